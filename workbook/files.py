@@ -1,0 +1,92 @@
+"""Where things live, and writing them so that nothing half-written is ever seen."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import platformdirs
+
+from .errors import MissingDataError, OutputError
+
+ROOT = Path(__file__).resolve().parents[1]
+"""The project's folder: the parent of the package."""
+
+
+def data_path(*parts: str) -> Path:
+    """Path of a file under the project's ``data/`` folder.
+
+    Raises:
+        MissingDataError: The file is absent; the message names the path and how to get it.
+    """
+    path = ROOT.joinpath("data", *parts)
+    if not path.exists():
+        raise MissingDataError(
+            f"Expected the project's data at {path}, found nothing. "
+            "The package is used from a checkout: clone the project and install it with `pip install -e .`."
+        )
+    return path
+
+
+def cache_path(*parts: str) -> Path:
+    """Path under the cache: the folder that ``WORKBOOK_CACHE`` names, else the user's cache folder. Not created here."""
+    root = os.environ.get("WORKBOOK_CACHE") or platformdirs.user_cache_dir("workbook", appauthor=False)
+    return Path(root).joinpath(*parts)
+
+
+def sha256(path: Path) -> str:
+    """Hex sha256 of a file's bytes."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """A temporary path in the target's folder, renamed to ``path`` when the block ends well, removed when it does not.
+
+    Raises:
+        OutputError: The folder can't be created or written.
+    """
+    with _temporary_folder(path) as folder:
+        yield folder / path.name
+        os.replace(folder / path.name, path)
+
+
+@contextlib.contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder that becomes ``path`` when the block ends well; a folder already there is replaced.
+
+    Raises:
+        OutputError: The parent can't be created or written.
+    """
+    with _temporary_folder(path) as folder:
+        (folder / path.name).mkdir()
+        yield folder / path.name
+        if path.exists():
+            os.replace(path, folder / "replaced")
+        os.replace(folder / path.name, path)
+
+
+@contextlib.contextmanager
+def _temporary_folder(path: Path) -> Iterator[Path]:
+    """A scratch folder beside ``path`` (same file system, so that renaming is atomic)."""
+    scratch = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        yield scratch
+    except OSError as error:
+        if isinstance(error, OutputError) or error.filename is None and error.errno is None:
+            raise
+        raise OutputError(
+            f"Could not write {path}: {error.strerror or error}. "
+            "Choose a folder that exists on a disk with room and that you may write to."
+        ) from error
+    finally:
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
