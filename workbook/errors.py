@@ -17,9 +17,8 @@ class UnknownNameError(WorkbookError, ValueError):
         allowed = list(allowed)
         close = difflib.get_close_matches(str(got), allowed, n=1)
         guess = f" Did you mean {close[0]!r}?" if close else ""
-        super().__init__(
-            f"Unknown {kind} {got!r}.{guess} Expected one of: {', '.join(allowed)}.{' ' + hint if hint else ''}"
-        )
+        message = f"Unknown {kind} {got!r}.{guess} Expected one of: {', '.join(allowed)}."
+        super().__init__(f"{message} {hint}".strip())
 
 
 class InvalidValueError(WorkbookError, ValueError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -13,6 +14,8 @@ from pathlib import Path
 import platformdirs
 
 from .errors import MissingDataError, OutputError
+
+_CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST}
 
 ROOT = Path(__file__).resolve().parents[1]
 """The project's folder: the parent of the package."""
@@ -34,7 +37,7 @@ def data_path(*parts: str) -> Path:
 
 
 def cache_path(*parts: str) -> Path:
-    """Path under the cache: the folder that ``WORKBOOK_CACHE`` names, else the user's cache folder. Not created here."""
+    """Path under the cache (``WORKBOOK_CACHE``, else the user's cache folder); nothing is created."""
     root = os.environ.get("WORKBOOK_CACHE") or platformdirs.user_cache_dir("workbook", appauthor=False)
     return Path(root).joinpath(*parts)
 
@@ -81,7 +84,7 @@ def _temporary_folder(path: Path) -> Iterator[Path]:
         scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
         yield scratch
     except OSError as error:
-        if isinstance(error, OutputError) or error.filename is None and error.errno is None:
+        if error.errno not in _CANNOT_WRITE:
             raise
         raise OutputError(
             f"Could not write {path}: {error.strerror or error}. "
