@@ -1,0 +1,1 @@
+"""Texts: what the project wrote itself, and the corpus that it builds from the packages it installs."""
