@@ -103,10 +103,8 @@ def test_style_does_not_depend_on_defaults(name, tmp_path):
 
 def test_same_bytes_in_another_process(tmp_path):
     """Hash seeds and clocks differ between processes; the files don't."""
-    program = (
-        f"import tests.test_figures as t; t.figures.save(t.DRAW['bars'](), 'x', t.SCORES, {str(tmp_path / 'b')!r})"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)
+    program = "import sys, tests.test_figures as t; t.figures.save(t.DRAW['bars'](), 'x', t.SCORES, sys.argv[1])"
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "b")], check=True, cwd=ROOT)
     paths = figures.save(DRAW["bars"](), "x", SCORES, tmp_path / "a")
     assert all(path.read_bytes() == (tmp_path / "b" / path.name).read_bytes() for path in paths.values())
     assert b"matplotlib.org" not in paths["pdf"].read_bytes() + paths["png"].read_bytes()
