@@ -1,6 +1,6 @@
 """Exercise checks that say what is wrong and never stop a notebook.
 
-A notebook's checks live in ``workbook/checks/<notebook>.py``, one function an exercise:
+The checks of ``01_attention.ipynb`` live in ``workbook/checks/attention.py``, one function an exercise:
 
 >>> @exercise(1, hint="Divide by the number of real tokens, not by the length.")
 ... def exercise_1(pool):
