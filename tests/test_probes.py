@@ -39,6 +39,8 @@ def test_layer_cosine_against_a_naive_loop(tiny):
     for row in rows.itertuples():
         one, other = causal[row.layer][0, row.position], both[row.layer][0, row.position]
         assert row.cosine == pytest.approx(cosine(one, other), abs=1e-5)
+        neighbour = both[row.layer][0, (row.position + 1) % ids.shape[1]]
+        assert row.control == pytest.approx(cosine(one, neighbour), abs=1e-5)
     assert rows.token.iloc[0] == tokenizer.decode([ids[0, 0].item()])
 
 

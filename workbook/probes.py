@@ -37,7 +37,9 @@ def layer_cosine(model: SentenceTransformer, texts: Sequence[str]) -> pd.DataFra
 
     Returns:
         One row per text, layer and token: ``text`` (its index), ``layer`` (0 is the input embedding, the last is what
-        the final norm gives), ``position`` (from 0), ``token`` (its string), ``cosine`` (-1 to 1).
+        the final norm gives), ``position`` (from 0), ``token`` (its string), ``cosine`` (-1 to 1), and ``control``:
+        the cosine with the bidirectional state of the next token in the text (the first one for the last), which is
+        what two states of a layer have in common anyway.
 
     Raises:
         InvalidValueError: No texts, or a model that does not begin with a Decoder.
@@ -53,7 +55,9 @@ def layer_cosine(model: SentenceTransformer, texts: Sequence[str]) -> pd.DataFra
             with _switched(module, mode):
                 hidden = module.decoder(input_ids=ids, output_hidden_states=True, use_cache=False).hidden_states
             states[mode] = torch.stack(hidden).squeeze(1).float()  # (layers, tokens, dim)
-        cosine = F.cosine_similarity(states["causal"], states["bidirectional"], dim=-1).cpu().numpy()
+        causal, both = (states[mode] for mode in MODES)
+        cosine = F.cosine_similarity(causal, both, dim=-1).cpu().numpy()
+        control = F.cosine_similarity(causal, both.roll(-1, dims=1), dim=-1).cpu().numpy()
         tokens = [module.tokenizer.decode([token]) for token in encoded.input_ids]
         layers, positions = np.indices(cosine.shape)
         rows.append(
@@ -64,6 +68,7 @@ def layer_cosine(model: SentenceTransformer, texts: Sequence[str]) -> pd.DataFra
                     "position": positions.ravel(),
                     "token": tokens * len(cosine),
                     "cosine": cosine.ravel(),
+                    "control": control.ravel(),
                 }
             )
         )
