@@ -1,0 +1,78 @@
+"""Tokens per second: this library's chain and plain sentence-transformers on the same texts, in one run.
+
+    python benchmarks/encode.py [--texts 600] [--repeats 3]
+
+Both encode with SmolLM2-135M, bidirectional attention and mean pooling. Plain sentence-transformers is its Transformer
+and Pooling modules on the same weights, with its default batches of 32 texts sorted by length. The two take turns, so
+that a busy machine slows both; the median of the repeats is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+from transformers.utils import logging
+
+import workbook
+from workbook import backbones
+from workbook.corpora.docs import load_docs
+
+
+def plain(dtype: str) -> SentenceTransformer:
+    """Plain sentence-transformers, told to leave the chat template alone and to look both ways."""
+    transformer = Transformer(
+        str(backbones.resolve("smollm2-135m")),
+        model_kwargs={"dtype": getattr(torch, dtype), "attn_implementation": "sdpa"},
+        modality_config={"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+        module_output_name="token_embeddings",
+    )
+    workbook.attention.set_mode(transformer.model, "bidirectional")
+    assert workbook.attention.probe(transformer.model) == "bidirectional"
+    return SentenceTransformer(modules=[transformer, Pooling(transformer.get_embedding_dimension(), "mean")])
+
+
+def seconds(model: SentenceTransformer, texts: list[str]) -> tuple[float, np.ndarray]:
+    began = time.perf_counter()
+    vectors = model.encode(texts, show_progress_bar=False)
+    return time.perf_counter() - began, vectors
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--texts", type=int, default=600)
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    logging.disable_progress_bar()
+
+    texts = load_docs().split("test")["document"].head(options.texts).tolist()
+    tokenizer = backbones.load_tokenizer("smollm2-135m")
+    tokens = sum(map(len, tokenizer(texts, add_special_tokens=False)["input_ids"]))
+    print(f"{len(texts)} texts, {tokens} tokens ({tokens / len(texts):.0f} each), {torch.get_num_threads()} threads")
+    print(f"this machine suggests {backbones.capability()}")
+
+    for dtype in ("bfloat16", "float32"):
+        models = {
+            "workbook": workbook.build("mean", attention="bidirectional", dtype=dtype),
+            "plain sentence-transformers": plain(dtype),
+        }
+        times = {name: [] for name in models}
+        for _ in range(options.repeats):
+            vectors = {}
+            for name, model in models.items():
+                elapsed, vectors[name] = seconds(model, texts)
+                times[name].append(elapsed)
+        ours, theirs = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in vectors.values())
+        agreement = (ours * theirs).sum(axis=1).min()
+        for name, measured in times.items():
+            print(f"{dtype:<9} {name:<28} {tokens / statistics.median(measured):7.0f} tokens/s")
+        print(f"{dtype:<9} smallest cosine between the two: {agreement:.4f}")
+
+
+if __name__ == "__main__":
+    main()
