@@ -14,7 +14,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from workbook.files import ROOT
 
-PARAMETERS = 'scale = "quick"\nbackbone = "smollm2-135m"\nseed = 0\nrerun = False\noutput_dir = "out"'
+PARAMETERS = 'scale = "quick"\nbackbone = "tiny-llama"\nseed = 0\nrerun = False\noutput_dir = "out"'
 START = (
     "import ipywidgets\nimport pandas as pd\nfrom workbook import figures, notebook\n"
     'run = notebook.start("00_sample", scale=scale, backbone=backbone, seed=seed, rerun=rerun, output_dir=output_dir)'
