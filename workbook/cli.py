@@ -103,7 +103,8 @@ def evaluate(
 
     from . import evaluation
 
-    table = evaluation.evaluate(SentenceTransformer(str(model), trust_remote_code=True), suite, scale=scale)
+    embedder = SentenceTransformer(str(model), trust_remote_code=True)
+    table = evaluation.evaluate(embedder, suite, scale=scale, name=model.resolve().name)
     print(table.to_string(index=False, float_format=lambda number: f"{number:.1f}"))
     if output:
         with atomic_file(output) as temporary:
