@@ -103,15 +103,13 @@ def test_figures_are_numbered_and_shown_once(start, tmp_path, shell, capsys):
 
 
 def test_claims_are_recorded(start, tmp_path):
-    run = start(scale="cpu")
+    run = start()
     assert run.verdicts().columns.tolist() == ["claim", "paper", "this run", "verdict"]
     verdict = run.claim("llm2vec-untrained-bidirectional", causal_mean=(37, 35, 39), bidirectional_mean=(16, 14, 18))
     assert verdict.verdict == "reproduced"
     assert run.verdicts()["verdict"].tolist() == ["reproduced"]
     assert run.verdicts()["this run"].item() == "causal_mean 37.0, bidirectional_mean 16.0"
     assert json.loads((tmp_path / "claims.json").read_text())[0]["measured"]["causal_mean"]["low"] == 35
-    quick = start().claim("llm2vec-untrained-bidirectional", causal_mean=37, bidirectional_mean=16)
-    assert quick.verdict == "not tested at this scale"
 
 
 def test_provenance_is_the_same_everywhere(start):
