@@ -26,7 +26,7 @@ SECTIONS = (
     "Limits and summary",
     "References",
 )
-"""How the second-level headings begin, in order; analyses stand between Method and Exercises."""
+"""How the second-level headings begin, in order, punctuation aside; training and analyses stand after Method."""
 
 FORBIDDEN = {
     r"\bsys\.path\b": "edits sys.path",
@@ -65,6 +65,10 @@ def _lines(cell: NotebookNode) -> int:
 def _text(output: NotebookNode) -> str:
     """What a reader sees of an output, as text."""
     return output.get("text") or output.get("data", {}).get("text/plain", "")
+
+
+def _words(text: str) -> str:
+    return re.sub(r"\W+", " ", text).strip().lower()
 
 
 def headings(notebook: NotebookNode) -> list[tuple[int, str]]:
@@ -171,9 +175,9 @@ def sections(notebook):
         yield "the first cell is no title"
     if sum(level == 1 for level, _ in headings(notebook)) != 1:
         yield "expected exactly one first-level heading"
-    rest = iter([text for level, text in headings(notebook) if level == 2])
+    rest = iter([_words(text) for level, text in headings(notebook) if level == 2])
     for section in SECTIONS:
-        if not any(text.lower().startswith(section.lower()) for text in rest):
+        if not any(text.startswith(_words(section)) for text in rest):
             yield f"section {section!r} is absent or out of order"
             return
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from .errors import ModelNotFoundError, UnknownNameError, WorkbookError
+from .errors import ModelNotFoundError, WorkbookError
 from .files import ROOT, atomic_file
 from .scale import SCALES, get_scale
 
@@ -58,8 +58,8 @@ def run(
 ) -> None:
     """Execute notebooks and write a report.
 
-    A stopped run goes on where it was; a notebook that did not change is not run again. One that fails does not stop
-    the rest, but the exit code is 1.
+    A stopped run goes on where it was; an unchanged notebook is not run again.
+    One that fails does not stop the rest, but the exit code is 1.
     """
     from . import report, runner
 
@@ -88,7 +88,7 @@ def run(
 @app.command()
 def evaluate(
     model: Annotated[Path, typer.Argument(metavar="MODEL_DIR", help="Folder of a saved model.")],
-    suite: Annotated[str, typer.Option(help="Suite of tasks.")] = "docs",
+    suite: Annotated[str, typer.Option(help="Suite of tasks, or any mteb task.")] = "docs",
     scale: ScaleOption = "cpu",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write the table there, as CSV.")] = None,
 ) -> None:
@@ -99,15 +99,12 @@ def evaluate(
             f"Expected a saved sentence-transformers model in {model} (a folder with modules.json), found none. "
             "Give the folder that training or model.save wrote."
         )
-    from .evaluation import SUITES
-
-    if suite not in SUITES:
-        raise UnknownNameError("suite", suite, SUITES)
     from sentence_transformers import SentenceTransformer
 
     from . import evaluation
 
-    table = evaluation.evaluate(SentenceTransformer(str(model), trust_remote_code=True), suite, scale=scale)
+    embedder = SentenceTransformer(str(model), trust_remote_code=True)
+    table = evaluation.evaluate(embedder, suite, scale=scale, name=model.resolve().name)
     print(table.to_string(index=False, float_format=lambda number: f"{number:.1f}"))
     if output:
         with atomic_file(output) as temporary:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from importlib import metadata
@@ -36,6 +37,7 @@ def examine() -> list[Finding]:
         *models(backbones.available()),
         _data(),
         Finding("cache", None, str(cache_path())),
+        Finding("WORKBOOK_DATA", None, os.environ.get("WORKBOOK_DATA", "not set: public data comes from the Hub")),
         *accelerator(backbones.capability()),
     ]
 

@@ -14,6 +14,7 @@ import io
 import json
 import os
 import platform
+import random
 import time
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import huggingface_hub
+import numpy as np
 import pandas as pd
 import torch
 import transformers
@@ -30,7 +32,7 @@ from IPython.display import display
 from matplotlib.figure import Figure
 from pydantic import Field, Strict, TypeAdapter, ValidationError
 
-from . import __version__, claims, figures
+from . import __version__, backbones, claims, figures
 from .errors import InvalidValueError, UnknownNameError
 from .files import ROOT, atomic_file
 from .scale import Scale, get_scale
@@ -73,6 +75,7 @@ def start(
     Raises:
         UnknownNameError: A parameter that papermill injected is none of these, or a value is not in its list.
         InvalidValueError: A value of the wrong type or out of range.
+        ModelNotFoundError, DamagedFileError: The backbone is not at hand, or not what it should be.
         OutputError: ``output_dir`` can't be written.
     """
     allowed = dict(allowed or {})
@@ -84,8 +87,12 @@ def start(
         _validate(name, value, *_COMMON[name])
     for name, rule in allowed.items():
         _check_own(name, own[name], rule)
+    if backbone not in backbones.TINY:
+        backbones.resolve(backbone)  # absent or damaged: said here, not after minutes of work
     figures.use_style()
-    transformers.set_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
     if (shell := get_ipython()) is not None:
         _silence_progress_bars()
         pd.set_option("display.max_colwidth", 400)  # verdicts quote whole claims
@@ -198,6 +205,7 @@ class Run:
 
     def _write_manifest(self) -> None:
         cuda = torch.cuda.is_available()
+        carried = backbones.CARRIED.get(self.backbone)
         manifest = {
             "notebook": self.notebook,
             "parameters": {
@@ -207,6 +215,7 @@ class Run:
                 "rerun": self.rerun,
                 **self._own,
             },
+            "backbone_sha256": carried.sha256 if carried else None,
             "versions": _versions(),
             "python": platform.python_version(),
             "platform": platform.platform(),

@@ -1,0 +1,105 @@
+"""pyproject.toml, constraints.txt, environment.yml and models.txt describe one environment, and this is it."""
+
+import ast
+import re
+import sys
+import tomllib
+from importlib import metadata
+
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from workbook import __version__, backbones
+from workbook.files import ROOT, sha256
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+CUDA = ("nvidia-", "cuda-", "triton")
+"""Packages that torch brings where it is built for CUDA, in versions of its own choice."""
+
+
+def canonical(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def lines(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def pins():
+    return {canonical(name): version for name, version in (line.split("==") for line in lines("constraints.txt"))}
+
+
+def closure(requirements):
+    """Names of the installed packages that these requirements lead to."""
+    todo, seen = [Requirement(line) for line in requirements], set()
+    while todo:
+        requirement = todo.pop()
+        name, extras = canonical(requirement.name), frozenset(requirement.extras)
+        if (name, extras) in seen:
+            continue
+        seen.add((name, extras))
+        for needed in map(Requirement, metadata.requires(name) or []):
+            environments = [{"extra": extra} for extra in extras or {""}]
+            if needed.marker is None or any(needed.marker.evaluate(environment) for environment in environments):
+                todo.append(needed)
+    return {name for name, _ in seen}
+
+
+def test_every_package_is_pinned_and_every_pin_is_needed():
+    needed = closure([*PROJECT["dependencies"], *EXTRAS["notebooks"], *EXTRAS["dev"]])
+    needed = {name for name in needed if not name.startswith(CUDA)}
+    assert needed | set(map(canonical, EXTRAS["gpu"])) == set(pins())
+
+
+def test_every_package_is_pinned_once():
+    names = [line.split("==")[0] for line in lines("constraints.txt")]
+    assert len(set(map(canonical, names))) == len(names)
+
+
+def test_installed_versions_are_the_pinned_ones():
+    gpu = set(map(canonical, EXTRAS["gpu"]))
+    installed = {name: metadata.version(name).split("+")[0] for name in pins() if name not in gpu}
+    assert installed == {name: version for name, version in pins().items() if name not in gpu}
+
+
+def test_the_library_imports_only_what_it_declares():
+    providers = metadata.packages_distributions()
+    declared = set(map(canonical, PROJECT["dependencies"]))
+    for path in (ROOT / "workbook").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []
+            for top in {name.split(".")[0] for name in names} - sys.stdlib_module_names - {"workbook"}:
+                assert declared & set(map(canonical, providers[top])), f"{path.name} imports {top}"
+
+
+def test_conda_gives_the_same_environment():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
+    python, pip, packages = environment["dependencies"]
+    version = python.removeprefix("python=")
+    assert SpecifierSet(PROJECT["requires-python"]).contains(version)
+    assert pip == "pip"
+    assert packages["pip"] == ["--constraint constraints.txt", "--editable .[notebooks,dev]"]
+
+
+def test_carried_models_are_pinned_by_hash():
+    carried = {canonical(model.package) for model in backbones.CARRIED.values()}
+    found = {}
+    for line in lines("models.txt"):
+        name, version = re.fullmatch(r"(\S+)==(\S+) --hash=sha256:[0-9a-f]{64}", line).groups()
+        found[canonical(name)] = version
+    assert set(found) == carried
+    assert found == {name: metadata.version(name) for name in found}
+    assert not carried & set(pins())
+
+
+def test_carried_models_are_the_files_that_were_checked():
+    for row in backbones.available():
+        assert sha256(row["path"]) == backbones.CARRIED[row["name"]].sha256
+
+
+def test_one_version():
+    assert __version__ == PROJECT["version"]

@@ -1,0 +1,78 @@
+"""Executing a notebook for committing, and comparing a committed one: both with the real tools."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import hygiene
+import nbformat
+import papermill
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+from workbook.files import ROOT
+
+PARAMETERS = 'scale = "quick"\nbackbone = "tiny-llama"\nseed = 0\nrerun = False\noutput_dir = "out"'
+START = (
+    "import ipywidgets\nimport pandas as pd\nfrom workbook import figures, notebook\n"
+    'run = notebook.start("00_sample", scale=scale, backbone=backbone, seed=seed, rerun=rerun, output_dir=output_dir)'
+)
+FIGURE = (
+    'frame = pd.DataFrame({"pooling": ["mean", "last"], "score": [37.0, 18.0]})\n'
+    'run.figure(figures.bars(frame, "pooling", "score"), "scores", frame)'
+)
+
+
+def write(path, *sources):
+    parameters = new_code_cell(PARAMETERS, metadata={"tags": ["parameters"], "execution": {}})
+    cells = [parameters, *map(new_code_cell, sources)]
+    nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": hygiene.KERNELSPEC, "widgets": {}}), path)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder of notebooks with the project's settings, and one notebook executed in place."""
+    folder = tmp_path_factory.mktemp("notebooks")
+    for name in ("conftest.py", "nbconvert_config.py"):
+        shutil.copy(ROOT / "notebooks" / name, folder)
+    write(folder / "sample.ipynb", START, FIGURE, "frame", "ipywidgets.FloatSlider(0.5)", "print(len(frame))")
+    command = ["-m", "jupyter", "nbconvert", "--config", "nbconvert_config.py", "sample.ipynb"]
+    subprocess.run([sys.executable, *command], cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+def test_executed_in_place_without_a_trace_of_the_run(folder):
+    notebook = nbformat.read(folder / "sample.ipynb", as_version=4)
+    for rule in (hygiene.executed, hygiene.outputs, hygiene.metadata, hygiene.parameters, hygiene.habits):
+        assert list(rule(notebook)) == []
+    figure, table, widget, number = (cell.outputs[0] for cell in notebook.cells[2:])
+    assert figure.metadata == {"image/png": {"width": 640, "height": 320}}
+    assert len(notebook.cells[2].outputs) == 1
+    assert "37.0" in table.data["text/html"]
+    assert widget.data == {"text/plain": "FloatSlider(value=0.5)"}
+    assert number.text == "2\n"
+    assert (folder / "out" / "figures" / "00_scores.csv").exists()
+
+
+def test_nbval_compares_every_output(folder):
+    """One changed digit, in what is printed or in a table, fails its cell; the cells as executed pass."""
+    notebook = json.loads((folder / "sample.ipynb").read_text(encoding="utf-8"))
+    *_, table, _, printed = notebook["cells"]
+    printed["outputs"][0]["text"] = ["3\n"]
+    table["outputs"][0]["data"] = json.loads(json.dumps(table["outputs"][0]["data"]).replace("37.0", "37.1"))
+    (folder / "tampered.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
+    command = ["-m", "pytest", "--nbval", "-q", "-p", "no:cacheprovider", "tampered.ipynb"]
+    result = subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True)
+    failed = re.findall(r"^FAILED (\S+?\.ipynb::Cell \d+)", result.stdout, re.MULTILINE)
+    assert failed == ["tampered.ipynb::Cell 3", "tampered.ipynb::Cell 5"], result.stdout
+    assert "2 failed, 4 passed" in result.stdout
+
+
+def test_papermill_stops_at_an_unknown_parameter(folder, tmp_path):
+    with pytest.raises(papermill.PapermillExecutionError, match=r"Unknown parameter 'scael'.*Did you mean 'scale'"):
+        papermill.execute_notebook(
+            folder / "sample.ipynb", tmp_path / "out.ipynb", {"scael": "cpu"}, progress_bar=False, cwd=tmp_path
+        )
+    assert not (tmp_path / "out").exists()
