@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import json
 import os
 import shutil
 import tempfile
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import platformdirs
 
-from .errors import MissingDataError, OutputError
+from .errors import DamagedFileError, MissingDataError, OutputError
 
 _CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST}
 
@@ -46,6 +47,32 @@ def sha256(path: Path) -> str:
     """Hex sha256 of a file's bytes."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+CHECKSUMS = "checksums.json"
+
+
+def write_checksums(folder: Path) -> None:
+    """Write ``checksums.json``: the sha256 of every safetensors file under a folder, by relative path."""
+    sums = {str(file.relative_to(folder)): sha256(file) for file in sorted(folder.rglob("*.safetensors"))}
+    (folder / CHECKSUMS).write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
+
+
+def verify_checksums(folder: Path, way_out: str) -> None:
+    """Compare a folder with its ``checksums.json``; a folder without one is taken as it is.
+
+    safetensors notices a truncated file, but loads a flipped bit without a word.
+
+    Raises:
+        DamagedFileError: A file is absent or its bytes differ; the message names it and ends with ``way_out``.
+    """
+    if not (folder / CHECKSUMS).is_file():
+        return
+    for name, expected in json.loads((folder / CHECKSUMS).read_text(encoding="utf-8")).items():
+        file = folder / name
+        found = sha256(file) if file.is_file() else "no file"
+        if found != expected:
+            raise DamagedFileError(f"{file}: expected sha256 {expected}, got {found}. {way_out}")
 
 
 @contextlib.contextmanager

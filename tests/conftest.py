@@ -1,0 +1,22 @@
+"""Shared fixtures: everything offline, the real backbone loaded once."""
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def smollm2_folder():
+    from workbook import backbones
+
+    return backbones.resolve("smollm2-135m")
+
+
+@pytest.fixture(scope="session")
+def smollm2():
+    """The default backbone in float32, mean pooling. Tests that switch its attention set it before they use it."""
+    import workbook
+
+    return workbook.build("mean", dtype="float32", device="cpu")

@@ -1,0 +1,102 @@
+import pytest
+import torch
+from parity import Fixture
+
+import workbook
+from workbook import attention, backbones
+from workbook.errors import AttentionError, UnknownNameError
+
+SDPA = [name for name in backbones.TINY if name != "tiny-gemma2"]  # Gemma 2 caps its logits, which sdpa can't
+DECODERS = [(name, "eager") for name in backbones.TINY] + [(name, "sdpa") for name in SDPA]
+
+
+def load(name, kernel="sdpa", **options):
+    return backbones.load_decoder(name, dtype="float32", attn_implementation=kernel, **options)
+
+
+@pytest.mark.parametrize(("name", "kernel"), DECODERS)
+@pytest.mark.parametrize("lm_head", [False, True])
+def test_mode_is_what_was_set_and_back_again(name, kernel, lm_head):
+    decoder = load(name, kernel, lm_head=lm_head)
+    assert attention.probe(decoder) == "causal"
+    attention.set_mode(decoder, "bidirectional")
+    assert attention.probe(decoder) == "bidirectional"
+    attention.set_mode(decoder, "causal")
+    assert attention.probe(decoder) == "causal"
+
+
+@pytest.mark.parametrize(("name", "kernel"), DECODERS)
+def test_mode_survives_saving(name, kernel, tmp_path):
+    decoder = load(name, kernel)
+    attention.set_mode(decoder, "bidirectional")
+    decoder.save_pretrained(tmp_path)
+    again = backbones.load_decoder(str(tmp_path), dtype="float32", attn_implementation=kernel)
+    assert attention.probe(again) == "bidirectional"
+    ids = torch.tensor([[5, 9, 40, 77, 21, 8]])
+    torch.testing.assert_close(again(ids).last_hidden_state, decoder(ids).last_hidden_state)
+
+
+def test_causal_is_unchanged_by_a_round_trip():
+    """A window that bidirectional attention drops comes back: Mistral's is 4 tokens here, and the text is longer."""
+    decoder, untouched = load("tiny-mistral"), load("tiny-mistral")
+    ids = torch.randint(3, 200, (2, 12), generator=torch.Generator().manual_seed(1))
+    attention.set_mode(decoder, "bidirectional")
+    attention.set_mode(decoder, "bidirectional")
+    attention.set_mode(decoder, "causal")
+    torch.testing.assert_close(decoder(ids).last_hidden_state, untouched(ids).last_hidden_state)
+
+
+@pytest.mark.parametrize("name", ["tiny-llama", "tiny-mistral", "tiny-qwen3"])
+def test_every_token_sees_every_real_token_and_no_padding(name):
+    """By gradient, a second way of measuring: d state[i] / d input[j] is non-zero exactly where i may see j."""
+    decoder = load(name)
+    ids = torch.randint(3, 200, (1, 9), generator=torch.Generator().manual_seed(2))
+    mask = torch.tensor([[0, 0, 1, 1, 1, 1, 1, 1, 0]])
+    real = mask[0].bool()
+    for mode in attention.MODES:
+        attention.set_mode(decoder, mode)
+        inputs = decoder.get_input_embeddings()(ids).detach().requires_grad_()
+        states = decoder(inputs_embeds=inputs, attention_mask=mask).last_hidden_state
+        sees = torch.stack(
+            [torch.autograd.grad(s.sum(), inputs, retain_graph=True)[0][0].norm(dim=-1) for s in states[0]]
+        )
+        expected = torch.ones(9, 9, dtype=torch.bool)
+        if mode == "causal":
+            expected = expected.tril()
+            if name == "tiny-mistral":  # two layers of window 4 reach 6 tokens back
+                expected = expected.triu(-6)
+        assert ((sees > 0) == expected)[real][:, real].all()
+        assert not (sees > 0)[real][:, ~real].any()
+
+
+@pytest.mark.parametrize("kernel", ["sdpa", "eager"])
+@pytest.mark.parametrize("variant", ["llama_gqa", "mistral_full_window", "mistral_sliding_window"])
+@pytest.mark.parametrize("padding", ["no_padding", "left_padding", "right_padding"])
+def test_parity_with_llm2vec(variant, kernel, padding):
+    fixture = Fixture(f"bidirectional_trunk/{variant}")
+    decoder = fixture.decoder(kernel)
+    attention.set_mode(decoder, "bidirectional")
+    inputs = {key: fixture.tensors[f"{padding}.{key}"] for key in ("input_ids", "attention_mask")}
+    states = decoder(**inputs, use_cache=False).last_hidden_state
+    fixture.close(states, f"{padding}.last_hidden_state", where=inputs["attention_mask"].bool())
+
+
+def test_probe_notices_attention_that_depends_on_the_case():
+    """The reported defect: only the modules' flags are switched, so padding brings the causal mask back."""
+    decoder = load("tiny-llama")
+    for module in decoder.modules():
+        if hasattr(module, "is_causal"):
+            module.is_causal = False
+    with pytest.raises(AttentionError, match=r"padded left: causal"):
+        attention.probe(decoder)
+
+
+def test_build_refuses_a_model_that_stays_causal(monkeypatch):
+    monkeypatch.setattr(attention, "set_mode", lambda decoder, mode: None)
+    with pytest.raises(AttentionError, match="Asked for bidirectional attention, measured causal"):
+        workbook.build("mean", "tiny-llama", attention="bidirectional", dtype="float32")
+
+
+def test_unknown_mode():
+    with pytest.raises(UnknownNameError, match=r"'bidirectionnal'. Did you mean 'bidirectional'\?"):
+        attention.set_mode(load("tiny-llama"), "bidirectionnal")

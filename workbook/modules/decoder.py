@@ -1,0 +1,198 @@
+"""The decoder: the first module of every chain, from texts to contextual token states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from sentence_transformers.base.modules import InputModule
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from .. import attention as attention_modes
+from .. import backbones
+from ..errors import AttentionError, InvalidValueError
+from ..files import verify_checksums, write_checksums
+from ..templates import Encoded, Template, get_template
+
+# Tokens that one forward pass takes on a CPU: wide enough to keep the cores busy, small enough to stay in their caches.
+_CPU_TOKENS = 2048
+
+
+class Decoder(InputModule):
+    """A decoder-only language model as the first module of a sentence-transformers chain.
+
+    It lays a text out by its template, tokenizes it, runs the language model with causal or bidirectional attention,
+    and hands on the last hidden states together with the exact mask of the tokens to pool.
+
+    Args:
+        decoder: A transformers decoder without its language-model head.
+        tokenizer: Its fast tokenizer; a chat template, if it has one, is not used.
+        attention: ``causal`` or ``bidirectional``; set, measured, saved with the model, and measured again on loading.
+        template: A name from ``workbook.templates.TEMPLATES``, or a Template.
+        max_length: Longest input in tokens (of each piece, for templates that tokenize piece by piece).
+
+    Raises:
+        UnknownNameError: No such attention mode or template.
+        InvalidValueError: max_length is not a positive number.
+        AttentionError: What was measured is not what was asked for.
+    """
+
+    config_file_name = "decoder_config.json"
+    config_keys = ("attention", "template", "max_length")
+
+    def __init__(
+        self,
+        decoder: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        attention: str = "causal",
+        template: str | dict | Template = "plain",
+        max_length: int = 512,
+    ):
+        super().__init__()
+        if isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 1:
+            raise InvalidValueError("max_length", "a positive whole number of tokens", max_length)
+        self.decoder = decoder
+        self.tokenizer = tokenizer
+        self.max_length = max_length
+        self._template = get_template(template) if isinstance(template, str) else Template.model_validate(template)
+        self.attention = attention
+
+    @property
+    def attention(self) -> str:
+        """The attention mode; setting it switches the decoder and measures that it really switched."""
+        return self._attention
+
+    @attention.setter
+    def attention(self, mode: str) -> None:
+        attention_modes.set_mode(self.decoder, mode)
+        measured = attention_modes.probe(self.decoder)
+        if measured != mode:
+            raise AttentionError(
+                f"Asked for {mode} attention, measured {measured} with {self.decoder.config._attn_implementation!r}. "
+                "Load the backbone with attn_implementation='sdpa' or 'eager'."
+            )
+        self._attention = mode
+
+    @property
+    def template(self) -> dict[str, Any]:
+        """The template as plain data, as it is saved."""
+        return self._template.model_dump(mode="json")
+
+    @property
+    def max_seq_length(self) -> int:
+        """The name under which sentence-transformers knows ``max_length``."""
+        return self.max_length
+
+    @max_seq_length.setter
+    def max_seq_length(self, value: int) -> None:
+        self.max_length = value
+
+    def get_embedding_dimension(self) -> int:
+        """Width of the token states."""
+        return self.decoder.config.hidden_size
+
+    def encode_texts(self, texts: Sequence[str], instruction: str | None = None) -> list[Encoded]:
+        """Token ids and pooling masks of texts, unpadded: what the model will read.
+
+        Raises:
+            InvalidValueError: Something that is not a string, with its position.
+        """
+        for index, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise InvalidValueError(f"text {index}", "a string", text, "Drop it, or turn it into text first.")
+        return self._template.encode(self.tokenizer, texts, instruction, self.max_length)
+
+    def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any) -> dict[str, torch.Tensor]:
+        """Tokenize texts into ``input_ids``, ``attention_mask`` and ``pooling_mask``, int64 (batch, tokens).
+
+        Args:
+            inputs: Strings.
+            prompt: The bare task instruction, without any "Instruct:" around it: the template lays it out.
+            **kwargs: Ignored (sentence-transformers passes the task).
+        """
+        rows = self.encode_texts(inputs, prompt)
+        width = max((len(row.input_ids) for row in rows), default=0)
+        left = self.tokenizer.padding_side == "left"
+        ids = torch.full((len(rows), width), self.tokenizer.pad_token_id)
+        attention_mask, pooling_mask = torch.zeros_like(ids), torch.zeros_like(ids)
+        for index, row in enumerate(rows):
+            length = len(row.input_ids)
+            columns = slice(width - length, width) if left else slice(0, length)
+            ids[index, columns] = torch.tensor(row.input_ids)
+            attention_mask[index, columns] = 1
+            pooling_mask[index, columns] = torch.tensor(row.pooling_mask)
+        return {"input_ids": ids, "attention_mask": attention_mask, "pooling_mask": pooling_mask}
+
+    def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """Add ``token_embeddings``, (batch, tokens, dim) in the decoder's dtype, to the features."""
+        ids, mask = features["input_ids"], features["attention_mask"]
+        if torch.is_grad_enabled() or ids.device.type != "cpu" or ids.numel() <= _CPU_TOKENS:
+            features["token_embeddings"] = self._states(ids, mask)
+            return features
+        # On a CPU padding costs as much as text: go through the batch in groups of like length.
+        lengths = mask.sum(dim=1)
+        states = None
+        for rows in _groups_of_like_length(lengths, _CPU_TOKENS):
+            columns = mask[rows].any(dim=0)
+            part = self._states(ids[rows][:, columns], mask[rows][:, columns])
+            if states is None:
+                states = part.new_zeros(*ids.shape, part.shape[-1])
+            states[rows.unsqueeze(1), columns.nonzero().squeeze(1)] = part
+        features["token_embeddings"] = states
+        return features
+
+    def _states(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Last hidden states; positions count from the first real token, so that padding on the left moves nothing."""
+        positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+        padded = not bool(mask.all())
+        return self.decoder(
+            input_ids=ids,
+            attention_mask=mask if padded else None,
+            position_ids=positions if padded else None,
+            use_cache=False,
+        ).last_hidden_state
+
+    def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
+        """Write weights (safetensors, with checksums), configuration and tokenizer."""
+        self.decoder.save_pretrained(output_path)
+        write_checksums(Path(output_path))
+        self.save_tokenizer(output_path)
+        self.save_config(output_path)
+
+    @classmethod
+    def load(
+        cls,
+        model_name_or_path: str,
+        subfolder: str = "",
+        model_kwargs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Decoder:
+        """Load from a folder or the hub; ``model_kwargs`` may hold ``dtype`` and ``attn_implementation``.
+
+        Raises:
+            DamagedFileError: A weight file does not match its checksum.
+        """
+        hub = {key: kwargs[key] for key in ("token", "cache_folder", "revision", "local_files_only") if key in kwargs}
+        config = cls.load_config(model_name_or_path, subfolder=subfolder, **hub)
+        folder = cls.load_dir_path(model_name_or_path, subfolder=subfolder, **hub)
+        verify_checksums(Path(folder), "Save the model again, or copy it again from its source.")
+        options = dict(model_kwargs or {})
+        decoder = backbones.load_decoder(
+            folder,
+            dtype=options.get("dtype", "auto"),
+            attn_implementation=options.get("attn_implementation", "auto"),
+        )
+        return cls(decoder, backbones.load_tokenizer(folder), **config)
+
+
+def _groups_of_like_length(lengths: torch.Tensor, budget: int) -> list[torch.Tensor]:
+    """Row numbers in groups, shortest first, each of at most ``budget`` tokens with its padding (or of one row)."""
+    groups: list[list[int]] = []
+    for row in lengths.argsort(stable=True).tolist():
+        if groups and (len(groups[-1]) + 1) * int(lengths[row]) <= budget:
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return [torch.tensor(group) for group in groups]

@@ -1,0 +1,77 @@
+"""Pooling: from token states to one vector, with instruction tokens left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from sentence_transformers.base.modules.module import Module
+
+from ..errors import UnknownNameError
+
+POOLINGS = ("mean", "weighted_mean", "last_token")
+
+
+class Pooling(Module):
+    """One vector from the token states that the ``pooling_mask`` marks.
+
+    ``mean`` averages them; ``weighted_mean`` weights the n marked tokens 1, 2, .., n in order (the count starts at the
+    first marked token, wherever padding and instruction stand); ``last_token`` takes the last marked one.
+
+    Args:
+        pooling: ``mean``, ``weighted_mean`` or ``last_token``.
+        embedding_dimension: Width of the token states.
+
+    Raises:
+        UnknownNameError: No such pooling.
+
+    Source: LLM2Vec, sections 2.2 and 3.2; weighted mean after SGPT (Muennighoff 2022).
+    """
+
+    config_keys = ("pooling", "embedding_dimension")
+
+    def __init__(self, pooling: str, embedding_dimension: int):
+        super().__init__()
+        if pooling not in POOLINGS:
+            raise UnknownNameError("pooling", pooling, POOLINGS)
+        self.pooling = pooling
+        self.embedding_dimension = embedding_dimension
+
+    def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """Add ``sentence_embedding``, float32 (batch, dim), made from ``token_embeddings`` (batch, tokens, dim)."""
+        mask = features.get("pooling_mask", features["attention_mask"])
+        features["sentence_embedding"] = pool(features["token_embeddings"], mask, self.pooling)
+        return features
+
+    def get_embedding_dimension(self) -> int:
+        """Width of the vector."""
+        return self.embedding_dimension
+
+    def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
+        """Write the configuration; there are no weights."""
+        self.save_config(output_path)
+
+
+def pool(states: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor:
+    """Pool token states.
+
+    Args:
+        states: (batch, tokens, dim), any floating dtype.
+        mask: (batch, tokens), 1 where a token is pooled; at least one in every row.
+        pooling: One of :data:`POOLINGS`.
+
+    Returns:
+        float32 (batch, dim): sums of many bfloat16 states would lose digits.
+    """
+    mask = mask.to(states.device).float()
+    order = mask.cumsum(dim=1)
+    if pooling == "mean":
+        weights = mask
+    elif pooling == "weighted_mean":
+        weights = order * mask
+    else:
+        weights = mask * (order == order[:, -1:])
+    weights = weights / weights.sum(dim=1, keepdim=True)
+    # where, not a product: a state behind the mask may be anything, and 0 times infinity is not 0.
+    states = torch.where(mask.bool().unsqueeze(-1), states.float(), 0.0)
+    return torch.einsum("bt,btd->bd", weights, states)

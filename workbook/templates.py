@@ -1,0 +1,213 @@
+"""Templates: how an instruction and a text become token ids, and which of those tokens are pooled.
+
+A template is a row of pieces. A piece is a string with placeholders (``{instruction}``, ``{text}``, or ``{bos}`` and
+``{eos}`` standing alone) and says whether its tokens are pooled. The mask is exact: a token is pooled when it covers a
+character of a pooled piece, whatever the tokenizer merges at the border.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, groupby
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from .errors import InvalidValueError, UnknownNameError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class Piece(NamedTuple):
+    """A string with placeholders, and whether its tokens are pooled."""
+
+    string: str
+    pooled: bool
+
+
+class Encoded(NamedTuple):
+    """One text as token ids, and for each token 1 when it is pooled."""
+
+    input_ids: list[int]
+    pooling_mask: list[int]
+
+
+class Template(BaseModel):
+    """How one text is laid out.
+
+    Attributes:
+        instructed: Pieces used when there is an instruction.
+        plain: Pieces used when there is none.
+        joint: Tokenize neighbouring pieces as one string (LLM2Vec, NV-Embed, LENS, bge-en-icl) or each on its own
+            (Echo). The length limit holds for the whole input when joint, and for each piece when not, as published.
+        mask: ``span``, the exact rule, or ``count``, LLM2Vec's released one: as many trailing tokens as the text has
+            when tokenized alone, which can reach one token into the instruction.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    instructed: tuple[Piece, ...]
+    plain: tuple[Piece, ...]
+    joint: bool = True
+    mask: Literal["span", "count"] = "span"
+
+    def encode(
+        self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], instruction: str | None, max_length: int
+    ) -> list[Encoded]:
+        """Token ids and pooling masks of texts, unpadded.
+
+        ``{bos}`` is left out where the tokenizer would not add one, except in templates that tokenize piece by piece,
+        which write it themselves. A text without any token is read as one EOS token, so that it still has a vector.
+        What does not fit is cut from the right end of the text; instruction, suffix and EOS always stay.
+
+        Args:
+            tokenizer: A fast tokenizer.
+            texts: Strings.
+            instruction: The bare task instruction, or None or blank for none.
+            max_length: In tokens; see ``joint``.
+
+        Raises:
+            InvalidValueError: The template's own tokens alone fill ``max_length``.
+        """
+        instruction = (instruction or "").strip()
+        pieces = self.instructed if instruction else self.plain
+        rows = [Encoded([], []) for _ in texts]
+        segments = [self._segment(tokenizer, group, texts, instruction) for group in self._groups(pieces, tokenizer)]
+        for index, text in enumerate(texts):
+            parts = [segment[index] for segment in segments]
+            parts = self._cut(parts, max_length, text) if self.joint else [part[:max_length] for part in parts]
+            for part in parts:
+                for token, pooled, _ in part:
+                    rows[index].input_ids.append(token)
+                    rows[index].pooling_mask.append(int(pooled))
+        return rows
+
+    def _groups(self, pieces: tuple[Piece, ...], tokenizer: PreTrainedTokenizerBase) -> list[list[Piece]]:
+        """Pieces that are tokenized together; special tokens stand alone."""
+        kept = [piece for piece in pieces if piece.string != "{bos}" or not self.joint or _adds_bos(tokenizer)]
+        if not self.joint:
+            return [[piece] for piece in kept]
+        groups = []
+        for special, run in groupby(kept, key=lambda piece: piece.string in ("{bos}", "{eos}")):
+            group = list(run)
+            groups.extend([[piece] for piece in group] if special else [group])
+        return groups
+
+    def _segment(
+        self, tokenizer: PreTrainedTokenizerBase, group: list[Piece], texts: Sequence[str], instruction: str
+    ) -> list[list[tuple[int, bool, bool]]]:
+        """Per text, the tokens of one group as (id, pooled, belongs to the text)."""
+        if group[0].string in ("{bos}", "{eos}"):
+            token = tokenizer.bos_token_id if group[0].string == "{bos}" else tokenizer.eos_token_id
+            return [[(token, group[0].pooled, False)]] * len(texts)
+        rendered = [[self._render(piece, text, instruction, tokenizer) for piece in group] for text in texts]
+        encoded = tokenizer(
+            ["".join(strings) for strings in rendered],
+            add_special_tokens=False,
+            return_offsets_mapping=True,
+            verbose=False,
+        )
+        segment = []
+        for strings, ids, offsets in zip(rendered, encoded["input_ids"], encoded["offset_mapping"], strict=True):
+            ends = list(accumulate(map(len, strings)))
+            spans = list(zip([0, *ends], ends, group, strict=False))
+            tokens = []
+            for token, (start, end) in zip(ids, offsets, strict=True):
+                covered = [piece for a, b, piece in spans if start < b and max(end, start + 1) > a]
+                tokens.append((token, any(p.pooled for p in covered), any("{text}" in p.string for p in covered)))
+            segment.append(tokens)
+        if not any("{text}" in piece.string for piece in group):
+            return segment
+        if self.mask == "count":
+            alone = ["".join(s for s, p in zip(row, group, strict=True) if p.pooled) for row in rendered]
+            counts = [len(ids) for ids in tokenizer(alone, add_special_tokens=False, verbose=False)["input_ids"]]
+            segment = [
+                [(token, n >= len(row) - count, of_text) for n, (token, _, of_text) in enumerate(row)]
+                for row, count in zip(segment, counts, strict=True)
+            ]
+        pooled = any(piece.pooled for piece in group if "{text}" in piece.string)
+        for row in segment:
+            if not any(of_text for _, _, of_text in row):
+                row.append((tokenizer.eos_token_id, pooled, True))
+        return segment
+
+    @staticmethod
+    def _render(piece: Piece, text: str, instruction: str, tokenizer: PreTrainedTokenizerBase) -> str:
+        return piece.string.format(text=text, instruction=instruction, bos=tokenizer.bos_token, eos=tokenizer.eos_token)
+
+    def _cut(
+        self, parts: list[list[tuple[int, bool, bool]]], max_length: int, text: str
+    ) -> list[list[tuple[int, bool, bool]]]:
+        """Drop tokens from the right end of the text until the whole input fits."""
+        tokens = [token for part in parts for token in part]
+        excess = len(tokens) - max_length
+        if excess <= 0:
+            return parts
+        places = [n for n, (_, _, is_text) in enumerate(tokens) if is_text]
+        if excess >= len(places):
+            raise InvalidValueError(
+                "max_length",
+                f"room for the template's own {len(tokens) - len(places)} tokens and at least one of the text",
+                max_length,
+                f"Shorten the instruction or raise max_length (text: {text[:40]!r}).",
+            )
+        dropped = set(places[-excess:])
+        return [[token for n, token in enumerate(tokens) if n not in dropped]]
+
+
+def _adds_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the tokenizer puts a beginning-of-text token in front by itself (measured, since flags mislead)."""
+    ids = tokenizer("a")["input_ids"]
+    return bool(ids) and ids[0] == tokenizer.bos_token_id
+
+
+def _pieces(*pieces: tuple[str, bool]) -> tuple[Piece, ...]:
+    return tuple(Piece(*piece) for piece in pieces)
+
+
+_BOS = ("{bos}", False)
+
+TEMPLATES: dict[str, Template] = {
+    # LLM2Vec, section 3.2: instruction, one space, text; only the text is pooled.
+    "plain": Template(
+        instructed=_pieces(_BOS, ("{instruction} ", False), ("{text}", True)),
+        plain=_pieces(_BOS, ("{text}", True)),
+    ),
+    # The same closed by EOS, for last-token pooling.
+    "eos": Template(
+        instructed=_pieces(_BOS, ("{instruction} ", False), ("{text}", True), ("{eos}", True)),
+        plain=_pieces(_BOS, ("{text}", True), ("{eos}", True)),
+    ),
+    # Echo embeddings (Springer et al. 2024), published code: the second copy and EOS are pooled.
+    "echo": Template(
+        instructed=_pieces(
+            ("{bos}Instruct:", False),
+            ("{instruction},", False),
+            ("\nQuery:", False),
+            ("{text}", False),
+            ("\nQuery again:", False),
+            ("{text}", True),
+            ("{eos}", True),
+        ),
+        plain=_pieces(
+            ("{bos}Document:", False),
+            ("{text}", False),
+            ("\nDocument again:", False),
+            ("{text}", True),
+            ("{eos}", True),
+        ),
+        joint=False,
+    ),
+}
+
+
+def get_template(name: str) -> Template:
+    """The template of that name.
+
+    Raises:
+        UnknownNameError: No such template.
+    """
+    if name not in TEMPLATES:
+        raise UnknownNameError("template", name, TEMPLATES)
+    return TEMPLATES[name]
