@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 QUERY_WORDS = (3, 30)
 """Fewest and most words of a summary."""
-DOCUMENT_WORDS = (10, 160)
+DOCUMENT_WORDS = (10, 240)
 """Fewest and most words of a description; what is longer is cut after the last whole paragraph or sentence."""
 
 _PROSE_SECTIONS = {"note", "notes", "description", "details", "extended summary", "overview", "explanation", "theory"}
@@ -28,7 +28,7 @@ _SECTIONS = (
 _HEADER = re.compile(rf"(?:\#+\s*)?[*_]*({_SECTIONS})[*_]*\s*:{{0,2}}[*_]*", re.IGNORECASE)
 _UNDERLINE = re.compile(r"([-=~^\"'*#+])\1{2,}")
 _NOT_PROSE = re.compile(
-    r">>>|\.\.\. |\.\. |:\w[\w ]*:|[@|+$!%<{\[\\]|In \[|```|-{3,}|={3,}|\w+\s*=\s|from \w+ import|import \w"
+    r">>>|\.\.\. |\.\. |:\w[\w ]*:(?!`)|[@|+$!%<{\[\\]|In \[|```|-{3,}|={3,}|\w+\s*=\s|from \w+ import|import \w"
     r"|\*{0,2}[a-z_]\w*\s?:\s|[`*\w]+ \(.{1,120}?\):\s|where "
 )
 _BULLET = re.compile(r"^(?:[-*•+]|\(?(?:\d{1,2}|[a-z])[.)])\s+")
@@ -48,6 +48,7 @@ _MARKUP = [
 _TYPOGRAPHY = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "–": "-", "—": "-", "…": "..."})
 _AWKWARD = re.compile(r"https?://|Args:|^note\b|^deprecated\b|[{`$]|\s-\s.*\s-\s", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"(])")
+_WHOLE_SENTENCES = re.compile(r"^.*[.!?](?=\s|$)")
 _FUNCTION_WORDS = frozenset(
     re.findall(
         r"\w+",
@@ -69,8 +70,8 @@ class Pair(NamedTuple):
 def pairs_of(source: bytes) -> Iterator[Pair]:
     """The pairs of one Python source, in the order of the file.
 
-    Private names and modules' own docstrings are left out: the first are seldom written for a reader, the second are
-    mostly tables of contents. A source that Python 3.11 can't parse has no pairs, whichever Python runs this.
+    Special methods and modules' own docstrings are left out: the first say the same everywhere, the second are mostly
+    tables of contents. A source that Python 3.11 can't parse has no pairs, whichever Python runs this.
 
     Args:
         source: The bytes of a .py file.
@@ -89,7 +90,7 @@ def pairs_of(source: bytes) -> Iterator[Pair]:
 
 
 def _definitions(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.AST]]:
-    """Public functions and classes under a node with their dotted names; functions inside functions are left out."""
+    """Functions and classes under a node with their dotted names; functions inside functions are left out."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             if not child.name.startswith("__"):
@@ -153,24 +154,28 @@ def _prose(text: str) -> Iterator[str]:
         if paragraph.endswith(":"):
             introduction = paragraph  # of what follows, if that is kept
         elif paragraph:
-            yield f"{introduction} {paragraph}{'' if paragraph[-1] in '.!?' else '.'}".strip()
+            yield f"{introduction} {paragraph}".strip()
             introduction = ""
 
 
 def _joined(lines: list[str]) -> str:
-    """The lines of a paragraph up to the first that is no prose; the items of a list end in full stops."""
-    text = ""
+    """The lines of a paragraph up to the first that is no prose, as whole sentences; items of a list are sentences."""
+    text, cut = "", False
     for line in map(str.strip, lines):
         line = line.removeprefix("> ")
         if line.startswith("[!"):  # a Markdown admonition
             continue
         if _NOT_PROSE.match(line) or _HEADER.fullmatch(line):
+            cut = True
             break
         item = _BULLET.sub("", line)
         if item != line and text and text[-1] not in ".:;,!?":
             text += "."
         text = f"{text} {item}".strip()
-    return text
+    if text[-1:] in tuple(".!?") or (text.endswith(":") and not cut):
+        return text
+    dangling = cut or text.endswith((",", ";", ":")) or text.rpartition(" ")[2].lower() in _FUNCTION_WORDS
+    return "".join(_WHOLE_SENTENCES.findall(text)) if dangling else f"{text}." if text else ""
 
 
 def _numpydoc(text: str) -> bool:
