@@ -35,8 +35,8 @@ _BULLET = re.compile(r"^(?:[-*•+]|\(?(?:\d{1,2}|[a-z])[.)])\s+")
 _MARKUP = [
     (re.compile(r"<[a-z/][^<>]{0,80}>"), ""),  # HTML and doc-builder tags
     (re.compile(r"!?\[([^\]\[]+)\]\([^)\s]*\)"), r"\1"),  # [text](address)
+    (re.compile(r"(?::[a-z:+-]+:)`[~!]?(?:[\w.]*\.)?([^`<]*?)(?:\s+<[^`>]+>)?`"), r"\1"),  # :class:`~package.Name`
     (re.compile(r"`([^`<]+?)\s*<[^`>]+>`_{0,2}"), r"\1"),  # `text <address>`_
-    (re.compile(r"(?::[a-z:+-]+:)`[~!]?(?:[\w.]*\.)?([^`]*)`"), r"\1"),  # :class:`~package.Name`
     (re.compile(r"\[`~?(?:[\w.]*\.)?([^`\]]+)`\]"), r"\1"),  # [`~Name`]
     (re.compile(r"`+([^`]+)`+_?"), r"\1"),
     (re.compile(r"\s*\[[\w*#-]{1,12}\]_"), ""),  # citations
@@ -47,14 +47,16 @@ _MARKUP = [
 ]
 _TYPOGRAPHY = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "–": "-", "—": "-", "…": "..."})
 _AWKWARD = re.compile(r"https?://|Args:|^note\b|^deprecated\b|[{`$]|\s-\s.*\s-\s", re.IGNORECASE)
+_STRAY = re.compile(r"\\|``|>>>")  # marks that were left over
+_NOT_LETTERS = re.compile(r"[^A-Za-z\s]")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"(])")
 _WHOLE_SENTENCES = re.compile(r"^.*[.!?](?=\s|$)")
 _FUNCTION_WORDS = frozenset(
     re.findall(
         r"\w+",
         "a an the of to in on for with by from as at into and or not no if when then than that this these those which "
-        "it its is are was be been has have will can may must should do does you we all any each only where how what such "
-        "also",
+        "it its is are was be been has have will can may must should do does you we all any each only where how what "
+        "such also",
     )
 )
 
@@ -206,6 +208,6 @@ def _reads_well(text: str, words: tuple[int, int], function_words: float) -> boo
     parts = text.split()
     if not words[0] <= len(parts) <= words[1] or not text.isascii():
         return False
-    letters = sum(c.isalpha() or c.isspace() for c in text) / len(text)
+    letters = len(_NOT_LETTERS.sub("", text)) / len(text)
     binding = sum(part.strip(".,;:()").lower() in _FUNCTION_WORDS for part in parts) / len(parts)
-    return letters >= 0.88 and binding >= function_words and "\\" not in text
+    return letters >= 0.88 and binding >= function_words and not _STRAY.search(text)

@@ -32,6 +32,19 @@ PACKAGES = 8
 """Packages, those with most pairs, that the clustering of summary lines tells apart."""
 
 
+_UNSAID = (
+    "reference",
+    "date",
+    "domains",
+    "task_subtypes",
+    "license",
+    "annotations_creators",
+    "dialect",
+    "sample_creation",
+    "bibtex_citation",
+)
+
+
 def metadata(name: str, kind: str, metric: str, description: str) -> TaskMetadata:
     """Metadata of an English text task that lives on this machine; ``metric`` is its main score."""
     return TaskMetadata(
@@ -44,12 +57,7 @@ def metadata(name: str, kind: str, metric: str, description: str) -> TaskMetadat
         modalities=["text"],
         eval_splits=["test"],
         eval_langs=["eng-Latn"],
-        **dict.fromkeys(
-            (
-                "reference date domains task_subtypes license annotations_creators dialect sample_creation "
-                "bibtex_citation"
-            ).split()
-        ),
+        **dict.fromkeys(_UNSAID),
     )
 
 

@@ -65,6 +65,8 @@ class Outcomes:
             the scores of mteb's own resamples (clustering); or ``none`` when mteb's score can't be taken apart.
         values: float64 (items,): outcome of each query or text, or similarity of each pair.
         gold: float64 (items,): gold score or label of each pair; None where the outcome needs none.
+        groups: int (items,), from 0: items of one group are drawn together, because they share a text; None draws
+            each item on its own.
         items: Number of items.
         digest: Names the texts that were embedded; only outcomes on the same texts can be paired.
         resamples: Bootstrap resamples.
@@ -75,6 +77,7 @@ class Outcomes:
     statistic: str
     values: np.ndarray
     gold: np.ndarray | None
+    groups: np.ndarray | None
     items: int
     digest: str
     resamples: int
@@ -87,8 +90,9 @@ class Outcomes:
         if self.statistic == "none":
             return np.full(2, np.nan)
         statistic = STATISTICS[self.statistic]
-        blocks = _draws(len(self.values), self.resamples, self.seed)
-        return np.concatenate([statistic(counts, self.values, self.gold) for counts in blocks])
+        groups = np.arange(len(self.values)) if self.groups is None else self.groups
+        blocks = _draws(int(groups.max()) + 1, self.resamples, self.seed)
+        return np.concatenate([statistic(counts[:, groups], self.values, self.gold) for counts in blocks])
 
     def reproduces_score(self) -> bool:
         """Whether the items, each taken once, give mteb's score: what was taken apart can be put together."""
@@ -111,12 +115,12 @@ def margin(resampled: np.ndarray) -> float:
     return float(student.ppf(0.975, len(resampled) - 1)) * standard_error(resampled)
 
 
-def _draws(items: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
-    """Counts of the items in each resample, float64 (some resamples, items), as many at once as memory is given."""
+def _draws(groups: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
+    """Counts of the groups in each resample, float64 (some resamples, groups), as many at once as memory is given."""
     random = np.random.default_rng(seed)
-    rows = max(1, _CELLS // items)
+    rows = max(1, _CELLS // groups)
     for start in range(0, resamples, rows):
-        drawn = random.integers(items, size=(min(rows, resamples - start), items))
+        drawn = random.integers(groups, size=(min(rows, resamples - start), groups))
         counts = np.zeros(drawn.shape)
         np.add.at(counts, (np.arange(len(drawn))[:, None], drawn), 1)
         yield counts

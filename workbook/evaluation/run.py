@@ -40,9 +40,10 @@ def evaluate(
     """Evaluate a model on a suite through mteb; nothing is read from or written to mteb's result cache.
 
     The scores are mteb's, and depend on the model and the scale alone. ``low`` and ``high`` bound the 95 % normal
-    bootstrap interval over items (queries, pairs, texts); for clustering the resamples are mteb's own, each clustered
-    anew. Where a score can't be taken apart into items (tasks of several languages or splits, rarer metrics) they are
-    NaN. What each item did stays with the frame, in ``frame.attrs["outcomes"]``, for :func:`compare`.
+    bootstrap interval over items (queries, texts, pairs; pairs that share their first text are drawn together); for
+    clustering the resamples are mteb's own, each clustered anew. Where a score can't be taken apart into items (tasks
+    of several languages or splits, rarer metrics) they are NaN. What each item did stays with the frame, in
+    ``frame.attrs["outcomes"]``, for :func:`compare`.
 
     Args:
         model: Any SentenceTransformer. Queries go through ``encode_query``, documents through ``encode_document``.
@@ -130,7 +131,7 @@ def compare(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     shared = [task for task in first["task"] if task in set(second["task"])]
     if not shared:
         raise InvalidValueError("second", f"a frame with one of the tasks {list(first['task'])}", list(second["task"]))
-    rows, errors = [], []
+    rows, together = [], {}
     for _, row in first[first["task"].isin(shared)].iterrows():
         one, other = (frame.attrs["outcomes"][row["task"]] for frame in (first, second))
         settings = [(o.digest, o.items, o.seed, o.resamples) for o in (one, other)]
@@ -144,13 +145,14 @@ def compare(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
         known = one.reproduces_score() and other.reproduces_score()
         resampled = one.resampled() - other.resampled() if known else np.full(2, np.nan)
         difference, half = 100 * (one.score - other.score), 100 * margin(resampled)
-        errors.append(100 * standard_error(resampled))
+        # Tasks over the same queries draw the same resamples: summed one by one, they keep what they share.
+        together[len(resampled)] = together.get(len(resampled), 0) + 100 * resampled
         rows.append(
             [row["task"], row["type"], row["metric"], difference, difference - half, difference + half, one.items]
         )
     average = float(np.mean([row[3] for row in rows]))
-    # Tasks are taken as they are, not as a sample of tasks: only their items vary, independently.
-    half = float(norm.ppf(0.975) * np.linalg.norm(errors) / len(errors))
+    # The tasks are taken as they are, not as a sample of tasks: only their items vary.
+    half = float(norm.ppf(0.975) * np.linalg.norm([standard_error(sums) for sums in together.values()]) / len(rows))
     items = sum(row[-1] for row in rows)
     rows.append(["average", "", "", average, average - half, average + half, items])
     return pd.DataFrame(rows, columns=["task", "type", "metric", "difference", "low", "high", "items"])
@@ -193,10 +195,8 @@ def _run(task: Any, encoder: Any, resamples: int, seed: int) -> Outcomes:
         encode_kwargs={"batch_size": 1024, "show_progress_bar": False},
     ).task_results[0]
     score = float(result.get_score())
-    statistic, values, gold, items = "none", np.zeros(0), None, 0
-    if kept["runs"] == 1:
-        statistic, values, gold, items = _items(task, result, kept)
-    return Outcomes(score, statistic, values, gold, items, encoder.digest(), resamples, seed)
+    found = _items(task, result, kept) if kept["runs"] == 1 else _NO_ITEMS
+    return Outcomes(score, *found, encoder.digest(), resamples, seed)
 
 
 def _load(task: Any) -> None:
@@ -216,29 +216,36 @@ def _load(task: Any) -> None:
         ) from error
 
 
-def _items(task: Any, result: Any, kept: dict[str, Any]) -> tuple[str, np.ndarray, np.ndarray | None, int]:
-    """Statistic, value and gold of each item, and how many there are, by the type of the task."""
-    split = task.eval_splits[0]
-    scores, predictions, metric = result.scores[split][0], kept["predictions"], task.metadata.main_score
-    kind = task.metadata.type
-    data = task.dataset.get("default", task.dataset) if task.dataset else {}
+_NO_ITEMS = ("none", np.zeros(0), None, None, 0)
+
+
+def _items(
+    task: Any, result: Any, kept: dict[str, Any]
+) -> tuple[str, np.ndarray, np.ndarray | None, np.ndarray | None, int]:
+    """Statistic, values, gold, groups and number of a task's items, as :class:`Outcomes` has them."""
+    split, kind, metric = task.eval_splits[0], task.metadata.type, task.metadata.main_score
+    data = (task.dataset.get("default") or task.dataset)[split]
+    predictions = kept["predictions"]
     if "queries" in kept:
         key = metric.replace("ndcg_at", "ndcg_cut").replace("map_at", "map_cut")
-        values = np.array([kept["queries"][query].get(key, np.nan) for query in sorted(kept["queries"])])
-        return "mean", values, None, len(values)
-    if kind == "STS":
-        gold = np.array(data[split]["score"], dtype=float)
-        return "spearman", np.array(predictions["cosine_scores"]), gold, len(gold)
-    if kind == "PairClassification":
-        gold = np.array(data[split][task.label_column_name], dtype=float)
-        return "average_precision", np.array(predictions["cosine_scores"]), gold, len(gold)
+        values = [kept["queries"][query].get(key, np.nan) for query in data["queries"]["id"]]
+        return "mean", np.array(values), None, None, len(values)
+    if kind in ("STS", "PairClassification"):
+        first, gold = (
+            (task.column_names[0], "score") if kind == "STS" else (task.input1_column_name, task.label_column_name)
+        )
+        groups, _ = pd.factorize(np.array(data[first], dtype=object))
+        statistic = "spearman" if kind == "STS" else "average_precision"
+        values = np.array(predictions["cosine_scores"])
+        return statistic, values, np.array(data[gold], dtype=float), groups, len(values)
     if kind == "Classification" and metric == "accuracy":
-        gold = np.array(data[split][task.label_column_name])
-        return "mean", (np.array(predictions) == gold).mean(axis=0), None, len(gold)
-    if kind == "Clustering" and isinstance(scores.get("v_measures"), dict):
-        (values,) = scores["v_measures"].values()
-        return "replicates", np.array(values), None, len(data[split])
-    return "none", np.zeros(0), None, 0
+        right = np.array(predictions) == np.array(data[task.label_column_name])
+        return "mean", right.mean(axis=0), None, None, right.shape[1]
+    measures = result.scores[split][0].get("v_measures")
+    if isinstance(measures, dict) and len(measures) == 1:  # one level of labels
+        (values,) = measures.values()
+        return "replicates", np.array(values), None, None, len(data)
+    return _NO_ITEMS
 
 
 @contextlib.contextmanager
@@ -259,7 +266,7 @@ def _undisturbed() -> Iterator[None]:
     from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     bars = not are_progress_bars_disabled()
-    states = random.getstate(), np.random.get_state()  # noqa: NPY002
+    states = random.getstate(), np.random.get_state()
     disable_progress_bars()
     try:
         with torch.random.fork_rng(), warnings.catch_warnings():
