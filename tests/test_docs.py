@@ -201,7 +201,7 @@ def test_a_cache_that_cannot_be_written_is_said_before_the_work(small, site, mon
 
 
 def test_an_absent_file_says_where_to_get_it(tmp_path):
-    with pytest.raises(MissingDataError, match="found nothing.* Copy it"):
+    with pytest.raises(MissingDataError, match=r"found nothing\. Copy it"):
         corpus.load_docs(tmp_path / "docs.jsonl")
 
 

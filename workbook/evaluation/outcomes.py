@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import t as student
 
+_ROUNDED = 2e-5  # mteb rounds some scores to five digits
 _CELLS = 4_000_000  # counts that are held in memory at once
 
 
@@ -97,11 +98,11 @@ class Outcomes:
     def reproduces_score(self) -> bool:
         """Whether the items, each taken once, give mteb's score: what was taken apart can be put together."""
         if self.statistic == "replicates":
-            return bool(np.isclose(self.values.mean(), self.score, atol=1e-6))
+            return bool(np.isclose(self.values.mean(), self.score, atol=_ROUNDED))
         if self.statistic == "none" or not len(self.values):
             return False
         once = np.ones((1, len(self.values)))
-        return bool(np.isclose(STATISTICS[self.statistic](once, self.values, self.gold)[0], self.score, atol=1e-6))
+        return bool(np.isclose(STATISTICS[self.statistic](once, self.values, self.gold)[0], self.score, atol=_ROUNDED))
 
 
 def standard_error(resampled: np.ndarray) -> float:

@@ -17,8 +17,8 @@ from scipy.stats import norm
 from ..corpora import authored
 from ..errors import InvalidValueError, MissingDataError
 from ..scale import Scale, get_scale
-from .outcomes import Outcomes, margin, standard_error
-from .suites import LOCAL_STS, SUITES, tasks
+from .outcomes import Outcomes, average_precision, margin, standard_error
+from .suites import LOCAL_STS, SUITES, task_names, tasks
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -47,10 +47,10 @@ def evaluate(
 
     Args:
         model: Any SentenceTransformer. Queries go through ``encode_query``, documents through ``encode_document``.
-        suite: A name from :data:`SUITES`, any mteb task, or a list of mteb tasks.
+        suite: A name from :data:`SUITES`, a task of one, any mteb task, or a list of tasks.
         scale: Sizes of the offline tasks, resamples, and the longest input in tokens.
-        instructions: ``suite`` takes those of the suite (its paper's; none for single tasks); a paper's name or
-            ``docs`` takes that set; None runs without. They are given to the model bare, as ``prompt``.
+        instructions: ``suite`` takes those of the suite (its paper's); a paper's name or ``docs`` takes that set; None
+            runs without, and so does ``suite`` with single tasks. They are given to the model bare, as ``prompt``.
         name: What the model is called in the frame; by default its own name.
         seed: Of the bootstrap.
         batch_size: Texts a batch.
@@ -70,11 +70,12 @@ def evaluate(
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise InvalidValueError("batch_size", "a positive whole number", batch_size)
     scale = get_scale(scale) if isinstance(scale, str) else scale
+    names = task_names(suite)
     if instructions == "suite":
-        instructions = SUITES[suite].instructions if isinstance(suite, str) and suite in SUITES else None
+        instructions = next((s.instructions for s in SUITES.values() if s.tasks == names), None)
     known = None if instructions is None else _instructions(instructions)
     label = name or model.model_card_data.model_name or "model"
-    suite_name = suite if isinstance(suite, str) else "tasks"
+    suite_name = suite if isinstance(suite, str) and suite in SUITES else "tasks"
     rows, outcomes = [], {}
     with _undisturbed(), _cut_to(model, scale.max_length):
         from tqdm.auto import tqdm
@@ -82,7 +83,7 @@ def evaluate(
         from .encoder import Encoder
 
         encoder = Encoder(model, known, batch_size)
-        bar = tqdm(tasks(suite, scale), desc=label, leave=False, disable=None if progress is None else not progress)
+        bar = tqdm(tasks(names, scale), desc=label, leave=False, disable=None if progress is None else not progress)
         for task in bar:
             bar.set_postfix_str(task.metadata.name)
             started = time.perf_counter()
@@ -136,12 +137,8 @@ def compare(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
         one, other = (frame.attrs["outcomes"][row["task"]] for frame in (first, second))
         settings = [(o.digest, o.items, o.seed, o.resamples) for o in (one, other)]
         if settings[0] != settings[1]:
-            raise InvalidValueError(
-                f"second, task {row['task']}",
-                "the same texts, seed and resamples",
-                settings[1],
-                f"First: {settings[0]}.",
-            )
+            expected = f"the texts, seed and resamples of first, {settings[0]}"
+            raise InvalidValueError(f"second, task {row['task']}", expected, settings[1])
         known = one.reproduces_score() and other.reproduces_score()
         resampled = one.resampled() - other.resampled() if known else np.full(2, np.nan)
         difference, half = 100 * (one.score - other.score), 100 * margin(resampled)
@@ -167,6 +164,7 @@ def _instructions(name: str) -> pd.DataFrame:
 def _run(task: Any, encoder: Any, resamples: int, seed: int) -> Outcomes:
     """Run one task and keep what mteb would have written to disk: the outcome of each item."""
     import mteb
+    from mteb.abstasks.aggregated_task import AbsTaskAggregate
 
     kept: dict[str, Any] = {"runs": 0}
     scores_of_task = getattr(task, "task_specific_scores", None)
@@ -183,20 +181,24 @@ def _run(task: Any, encoder: Any, resamples: int, seed: int) -> Outcomes:
     task._save_task_predictions = keep_predictions
     if scores_of_task:
         task.task_specific_scores = keep_queries
-    if not task.data_loaded:
-        _load(task)
+    aggregate = isinstance(task, AbsTaskAggregate)
+    parts = task.metadata.tasks if aggregate else [task]
+    absent = [part for part in parts if not part.data_loaded]
+    for part in absent:
+        _load(part)
     result = mteb.evaluate(
         encoder,
         task,
         cache=None,
         co2_tracker=False,
         show_progress_bar=False,
-        prediction_folder=Path("unused"),
+        prediction_folder=None if aggregate else Path("unused"),
         encode_kwargs={"batch_size": 1024, "show_progress_bar": False},
     ).task_results[0]
-    score = float(result.get_score())
     found = _items(task, result, kept) if kept["runs"] == 1 else _NO_ITEMS
-    return Outcomes(score, *found, encoder.digest(), resamples, seed)
+    for part in absent:
+        part.unload_data()
+    return Outcomes(float(result.get_score()), *found, encoder.digest(), resamples, seed)
 
 
 def _load(task: Any) -> None:
@@ -205,9 +207,8 @@ def _load(task: Any) -> None:
     try:
         task.load_data()
     except Exception as error:  # the Hub, its cache, the network and the disk each fail in their own way
-        local = f", in the files {', '.join(LOCAL_STS[name])} of the folder that WORKBOOK_DATA names" * (
-            name in LOCAL_STS
-        )
+        files = ", ".join(LOCAL_STS.get(name, ()))
+        local = f", in the files {files} of the folder that WORKBOOK_DATA names" if files else ""
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise MissingDataError(
             f"The data of task {name} were looked for in the Hugging Face cache and on the Hub as {path}{local}: "
@@ -228,24 +229,43 @@ def _items(
     predictions = kept["predictions"]
     if "queries" in kept:
         key = metric.replace("ndcg_at", "ndcg_cut").replace("map_at", "map_cut")
-        values = [kept["queries"][query].get(key, np.nan) for query in data["queries"]["id"]]
+        values = [kept["queries"].get(query, {}).get(key, np.nan) for query in data["queries"]["id"]]
         return "mean", np.array(values), None, None, len(values)
-    if kind in ("STS", "PairClassification"):
-        first, gold = (
-            (task.column_names[0], "score") if kind == "STS" else (task.input1_column_name, task.label_column_name)
-        )
-        groups, _ = pd.factorize(np.array(data[first], dtype=object))
-        statistic = "spearman" if kind == "STS" else "average_precision"
-        values = np.array(predictions["cosine_scores"])
-        return statistic, values, np.array(data[gold], dtype=float), groups, len(values)
+    if kind == "STS":
+        gold, groups = _column(data, "score", float), pd.factorize(_column(data, task.column_names[0], object))[0]
+        return "spearman", np.array(predictions["cosine_scores"]), gold, groups, len(gold)
+    if kind == "PairClassification":
+        gold = _column(data, task.label_column_name, float)
+        groups = pd.factorize(_column(data, task.input1_column_name, object))[0]
+        return "average_precision", _best_similarity(predictions, gold, metric), gold, groups, len(gold)
     if kind == "Classification" and metric == "accuracy":
         right = np.array(predictions) == np.array(data[task.label_column_name])
         return "mean", right.mean(axis=0), None, None, right.shape[1]
     measures = result.scores[split][0].get("v_measures")
-    if isinstance(measures, dict) and len(measures) == 1:  # one level of labels
+    if isinstance(measures, list):  # the first form of mteb's clustering: many sets, each clustered once
+        return "mean", np.array(measures), None, None, len(measures)
+    if isinstance(measures, dict) and len(measures) == 1:  # the second: resamples of one set, one level of labels
         (values,) = measures.values()
         return "replicates", np.array(values), None, None, len(data)
     return _NO_ITEMS
+
+
+def _column(data: Any, name: str, dtype: type) -> np.ndarray:
+    """A column of a data set; in the oldest ones a single row holds it as a list."""
+    return np.array(data[name][0] if isinstance(data[name][0], list) else data[name], dtype=dtype)
+
+
+def _best_similarity(predictions: dict[str, Any], gold: np.ndarray, metric: str) -> np.ndarray:
+    """Cosine; for mteb's ``max_`` metrics the similarity that ranks the pairs best."""
+    similarities = [np.array(predictions["cosine_scores"])]
+    if metric.startswith("max_"):
+        similarities += [
+            np.array(predictions["dot_scores"]),
+            -np.array(predictions["euclidean_distances"]),
+            -np.array(predictions["manhattan_distances"]),
+        ]
+    once = np.ones((1, len(gold)))
+    return max(similarities, key=lambda values: average_precision(once, values, gold)[0])
 
 
 @contextlib.contextmanager

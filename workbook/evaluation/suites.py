@@ -20,7 +20,7 @@ class Suite:
 
     Attributes:
         what: What it is and where it was published.
-        tasks: Names of mteb tasks; none for the offline suite, whose tasks are built here.
+        tasks: Names of its tasks: those of mteb, or of the offline tasks that are built here.
         instructions: The instructions its paper used; a name from ``workbook.corpora.authored``.
     """
 
@@ -34,7 +34,14 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 SUITES: dict[str, Suite] = {
-    "docs": Suite("Offline tasks of every type from the docs corpus and authored texts", (), "docs"),
+    "docs": Suite(
+        "Offline tasks of every type, from the docs corpus and the project's own texts",
+        _names(
+            "DocsRetrieval DocsReranking DocsPairs PackageClustering TopicClustering ReviewClassification "
+            "ParaphraseLadder"
+        ),
+        "docs",
+    ),
     "llm2vec-15": Suite(
         "LLM2Vec, table 3; Anchor, table 8",
         _names(
@@ -96,8 +103,8 @@ def tasks(suite: str | Iterable[str], scale: Scale | str = "quick") -> list[Any]
     """The mteb tasks of a suite, fresh ones at each call.
 
     Args:
-        suite: A name from :data:`SUITES`, the name of any mteb task, or several such task names. Tasks of the English
-            MTEB are taken as that benchmark defines them (English parts, dev split of MSMARCO).
+        suite: A name from :data:`SUITES`, of one of its tasks or of any mteb task, or several names of tasks. Tasks
+            of the English MTEB are taken as that benchmark defines them (English parts, dev split of MSMARCO).
         scale: Sizes of the offline tasks; tasks of mteb always run whole.
 
     Returns:
@@ -109,17 +116,27 @@ def tasks(suite: str | Iterable[str], scale: Scale | str = "quick") -> list[Any]
         MissingDataError: A package that the docs corpus is made of is not installed.
     """
     scale = get_scale(scale) if isinstance(scale, str) else scale
-    if suite == "docs":
-        from .offline import docs_tasks
+    names = task_names(suite)
+    if not set(names) & set(SUITES["docs"].tasks):
+        return [_task(name) for name in names]
+    from .offline import docs_tasks
 
-        return docs_tasks(scale)
-    if isinstance(suite, str):
-        names = SUITES[suite].tasks if suite in SUITES else (suite,)
-    else:
-        names = tuple(suite) if isinstance(suite, Iterable) else ()
-    if not names:
-        raise InvalidValueError("suite", "a suite, an mteb task, or a list of mteb tasks", suite)
-    return [_task(name) for name in names]
+    offline = {task.metadata.name: task for task in docs_tasks(scale)}
+    return [offline[name] if name in offline else _task(name) for name in names]
+
+
+def task_names(suite: str | Iterable[str]) -> tuple[str, ...]:
+    """Names of the tasks of a suite; a name that is no suite is taken for a task's.
+
+    Raises:
+        InvalidValueError: No name at all.
+    """
+    if isinstance(suite, str) and suite:
+        return SUITES[suite].tasks if suite in SUITES else (suite,)
+    names = tuple(suite) if isinstance(suite, Iterable) else ()
+    if not names or not all(isinstance(name, str) for name in names):
+        raise InvalidValueError("suite", f"one of {', '.join(SUITES)}, an mteb task, or a list of tasks", suite)
+    return names
 
 
 def sts_file(name: str) -> Path | None:
@@ -167,7 +184,7 @@ def _task(name: str) -> Any:
         return mteb.get_task(name)
     except (KeyError, TypeError, AttributeError) as error:
         hint = "Any task of mteb works too" + (f" ({error.args[0]})" if isinstance(error, KeyError) else "") + "."
-        raise UnknownNameError("suite or task", name, [*SUITES, *LOCAL_STS], hint) from None
+        raise UnknownNameError("suite or task", name, [*SUITES, *SUITES["docs"].tasks, *LOCAL_STS], hint) from None
 
 
 def _local_sts(name: str, path: Path) -> Any:
