@@ -1,4 +1,4 @@
-"""The texts that the project wrote: counts, balance, no near duplicates, and no shortcut by counting words."""
+"""The tables under data/: counts, balance, no near duplicates, no shortcut by counting words, the papers' sums."""
 
 import csv
 import re
@@ -197,7 +197,58 @@ def test_instructions_differ_between_papers_where_the_tables_do():
     assert instruction("lens", "TRECCOVID") == "Given a query, retrieve documents that answer the query."
 
 
+# Published tables
+
+
+@pytest.mark.parametrize("table", authored.PUBLISHED)
+def test_published_averages_follow_from_the_types(table):
+    frame = authored.published(table)
+    scores = frame[frame["benchmark"] == "MTEB"].set_index(["model", "attention", "pooling", "task_type"])
+    assert not scores.index.has_duplicates
+    for _, rows in scores.groupby(level=[0, 1, 2]):
+        rows = rows.droplevel([0, 1, 2])
+        types = rows.drop("average")
+        assert rows.at["average", "tasks"] == types["tasks"].sum() == 56
+        mean = (types["score"] * types["tasks"]).sum() / 56
+        # Both sides are rounded to two digits in the paper.
+        assert mean == pytest.approx(rows.at["average", "score"], abs=0.01)
+
+
+def test_published_rows_cover_each_pooling_and_attention():
+    frame = authored.published("llm2vec_untrained")
+    subset = frame[frame["benchmark"] == "MTEB subset of 15"]
+    scores = subset.pivot_table(index="model", columns=["attention", "pooling"], values="score", aggfunc="sum")
+    assert scores.shape == (3, 6)
+    assert scores.notna().all(axis=None)
+    assert subset["tasks"].eq(15).all()
+    # The comparisons that section 3.2 makes of them.
+    causal, bidirectional = scores["causal"], scores["bidirectional"]
+    assert (causal["weighted-mean"] > causal["mean"]).all()
+    assert (causal["mean"] > causal["last-token"]).all()
+    assert (bidirectional["mean"] > causal["mean"]).to_dict() == {
+        "S-LLaMA-1.3B": False,
+        "LLaMA-2-7B": False,
+        "Mistral-7B": True,
+    }
+
+
 # Errors
+
+
+@pytest.mark.parametrize("table", ["llm2vec", "", None])
+def test_an_unknown_published_table_is_named_with_those_there_are(table):
+    with pytest.raises(UnknownNameError, match="echo_untrained, llm2vec_untrained"):
+        authored.published(table)
+
+
+def test_a_published_score_that_is_no_number_is_refused(monkeypatch, tmp_path):
+    content = (ROOT / "data" / "published" / "echo_untrained.csv").read_text().replace("10.36", "high")
+    path = tmp_path / "data" / "published" / "echo_untrained.csv"
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    monkeypatch.setattr("workbook.files.ROOT", tmp_path)
+    with pytest.raises(DamagedFileError, match="numbers as tasks and score"):
+        authored.published("echo-untrained")
 
 
 @pytest.mark.parametrize("paper", ["nv_embd", "", None, 3])

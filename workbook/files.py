@@ -16,7 +16,10 @@ import platformdirs
 
 from .errors import DamagedFileError, MissingDataError, OutputError
 
-_CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST}
+_CANNOT_WRITE = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),  # full, over the quota, over the limit of a file
+    *(errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST),
+}
 
 ROOT = Path(__file__).resolve().parents[1]
 """The project's folder: the parent of the package."""

@@ -1,6 +1,6 @@
-"""Readers of what the project itself wrote: probe triples, reviews, a paraphrase ladder, topics and instructions.
+"""Readers of the tables under ``data/``: the project's own texts, and what it quotes from the papers.
 
-``data/README.md`` is the datasheet: how each file was made, and what it is not.
+``data/README.md`` is the datasheet: how each file was made, what it measures, and what it is not.
 """
 
 from __future__ import annotations
@@ -16,9 +16,16 @@ PAPERS = ("anchor", "causal2vec", "lens", "llm2vec", "nv_embed")
 INSTRUCTION_SETS = (*PAPERS, "docs")
 """The papers' instructions, and the workbook's own for its offline tasks."""
 
+PUBLISHED = ("echo_untrained", "llm2vec_untrained")
+"""The published tables that are kept, one file each."""
+
 LABELS = ("negative", "positive")
 SPLITS = ("train", "test")
 SIDES = ("query", "document", "both")
+ATTENTION = ("causal", "bidirectional")
+POOLING = ("mean", "weighted-mean", "last-token", "second-copy")
+
+_MEND = "Restore the file from the project's repository."
 
 
 def future_tokens() -> pd.DataFrame:
@@ -115,27 +122,59 @@ def instructions(paper: str) -> pd.DataFrame:
     )
 
 
+def published(table: str) -> pd.DataFrame:
+    """Scores that a paper prints for models nobody trained, one row each.
+
+    Args:
+        table: One of ``PUBLISHED``; a hyphen may stand for the underscore.
+
+    Returns:
+        ``model``, ``attention`` (causal or bidirectional), ``pooling`` (mean, weighted-mean, last-token, or
+        second-copy for Echo), ``benchmark``, ``task_type`` (a type of MTEB, or average) and ``source``, strings;
+        ``tasks`` (int64), the number of tasks behind the score; ``score`` (float64), in points as printed. An
+        average is the paper's own, over tasks and not over types.
+
+    Raises:
+        UnknownNameError: No such table; the message lists those there are.
+        MissingDataError: The file is absent; the message names its path.
+        DamagedFileError: The file is not the one described here; the message says what is wrong.
+
+    Source:
+        LLM2Vec, tables 1 and 5 and appendix E.1.
+    """
+    name = table.replace("-", "_") if isinstance(table, str) else table
+    if name not in PUBLISHED:
+        raise UnknownNameError("published table", table, PUBLISHED)
+    columns = ["model", "attention", "pooling", "benchmark", "task_type", "tasks", "score", "source"]
+    choices = {"attention": ATTENTION, "pooling": POOLING}
+    frame = _read("published", f"{name}.csv", columns=columns, choices=choices)
+    try:
+        return frame.astype({"tasks": int, "score": float})
+    except ValueError as error:
+        path = data_path("published", f"{name}.csv")
+        raise DamagedFileError(f"{path}: expected numbers as tasks and score, got {error}. {_MEND}") from error
+
+
 def _read(*parts: str, columns: list[str], choices: dict[str, tuple | list] | None = None) -> pd.DataFrame:
     """A CSV under ``data/`` as strings, refused unless it has these columns, no blank, no id twice, known choices."""
     path = data_path(*parts)
-    mend = "Restore the file from the project's repository."
     try:
         # No value means "missing" here: a text that reads "None" or "NA" is a text.
         frame = pd.read_csv(path, dtype=str, keep_default_na=False)
     except ValueError as error:
-        raise DamagedFileError(f"{path}: expected a CSV table in UTF-8, got {error}. {mend}") from error
+        raise DamagedFileError(f"{path}: expected a CSV table in UTF-8, got {error}. {_MEND}") from error
     if list(frame.columns) != columns:
-        raise DamagedFileError(f"{path}: expected the columns {columns}, got {list(frame.columns)}. {mend}")
+        raise DamagedFileError(f"{path}: expected the columns {columns}, got {list(frame.columns)}. {_MEND}")
     blank = frame.apply(lambda column: column.str.strip() == "").any(axis=1)
     if frame.empty or blank.any():
         got = f"line {blank.idxmax() + 2} with an empty one" if blank.any() else "no rows"
-        raise DamagedFileError(f"{path}: expected a value in every field, got {got}. {mend}")
+        raise DamagedFileError(f"{path}: expected a value in every field, got {got}. {_MEND}")
     for column, allowed in (choices or {}).items():
         strange = frame.loc[~frame[column].isin(allowed), column]
         if len(strange):
             known = ", ".join(allowed)
-            raise DamagedFileError(f"{path}: expected {column} to be one of {known}, got {strange.iloc[0]!r}. {mend}")
+            raise DamagedFileError(f"{path}: expected {column} to be one of {known}, got {strange.iloc[0]!r}. {_MEND}")
     if "id" in frame and frame["id"].duplicated().any():
         twice = frame.loc[frame["id"].duplicated(), "id"].iloc[0]
-        raise DamagedFileError(f"{path}: expected each id once, got {twice!r} again. {mend}")
+        raise DamagedFileError(f"{path}: expected each id once, got {twice!r} again. {_MEND}")
     return frame

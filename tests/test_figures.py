@@ -1,0 +1,136 @@
+"""Figures: what is plotted is what was given, the same bytes on every run, and bad frames named."""
+
+import subprocess
+import sys
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import pytest
+
+from workbook import figures
+from workbook.errors import InvalidValueError, OutputError, UnknownNameError
+from workbook.files import ROOT
+
+SCORES = pd.DataFrame(
+    {
+        "pooling": ["mean", "last", "mean", "last"],
+        "attention": ["causal", "causal", "bidirectional", "bidirectional"],
+        "score": [37.0, 18.0, 16.0, 10.0],
+        "low": [35.0, 16.0, 13.0, 9.0],
+        "high": [40.0, 21.0, 18.0, 12.0],
+    }
+)
+LAYERS = pd.DataFrame({"layer": [*range(31)] * 2, "cosine": np.linspace(1, 0, 62), "text": ["a"] * 31 + ["b"] * 31})
+MATRIX = pd.DataFrame([[0.1, 0.9], [0.4, np.nan]], index=["layer 0", "layer 1"], columns=["the", "cat"])
+
+DRAW = {
+    "bars": lambda: figures.bars(
+        SCORES, "pooling", "score", hue="attention", low="low", high="high", baseline={"chance": 5}, values=True
+    ),
+    "lines": lambda: figures.lines(LAYERS, "layer", "cosine", hue="text", baseline=0),
+    "distributions": lambda: figures.distributions(
+        pd.concat([LAYERS, LAYERS.assign(cosine=LAYERS.cosine / 2)]).assign(m=["x"] * 62 + ["y"] * 62),
+        "m",
+        "cosine",
+        hue="text",
+    ),
+    "scatter": lambda: figures.scatter(LAYERS, "layer", "cosine", hue="text"),
+    "heatmap": lambda: figures.heatmap(MATRIX, signed=True, unit="cosine"),
+    "panels": lambda: figures.bars(SCORES, "pooling", "score", panel="attention"),
+}
+
+
+def test_bars_show_the_values_intervals_and_baseline():
+    axes = DRAW["bars"]().axes[0]
+    heights = [bar.get_height() for bars in axes.containers if hasattr(bars, "patches") for bar in bars.patches]
+    assert heights == [37, 18, 16, 10]
+    whiskers = [tuple(segment[:, 1]) for part in axes.collections for segment in part.get_segments()]
+    assert whiskers == [(35, 40), (16, 21), (13, 18), (9, 12)]
+    assert [line.get_ydata()[0] for line in axes.lines if line.get_label() == "chance"] == [5]
+    assert {bar.get_hatch() for bars in axes.containers for bar in getattr(bars, "patches", ())} == {"", "////"}
+
+
+def test_missing_bar_leaves_its_place_empty():
+    axes = figures.bars(SCORES.iloc[1:], "pooling", "score", hue="attention").axes[0]
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["last", "mean"]
+    assert np.isnan(axes.patches[1].get_height())
+
+
+def test_lines_are_sorted_and_told_apart_without_colour():
+    axes = figures.lines(LAYERS.sample(frac=1, random_state=0), "layer", "cosine", hue="text").axes[0]
+    assert list(axes.lines[0].get_xdata()) == list(range(31))
+    assert len({(line.get_linestyle(), line.get_marker()) for line in axes.lines}) == 2
+
+
+def test_distributions_are_halves_and_need_two():
+    fig = DRAW["distributions"]()
+    assert sum(half.get_hatch() == "////" for half in fig.axes[0].collections) == 3  # two violins and the legend
+    with pytest.raises(InvalidValueError, match="two levels"):
+        figures.distributions(LAYERS.assign(text="a"), "text", "cosine", hue="text")
+
+
+def test_panels_share_limits():
+    left, right = DRAW["panels"]().axes
+    assert left.get_ylim() == right.get_ylim()
+    other = MATRIX * 10
+    images = [axes.images[0] for axes in figures.heatmaps({"a": MATRIX, "b": other}).axes[:2]]
+    assert {image.get_clim() for image in images} == {(0.1, 9.0)}
+
+
+def test_signed_heatmap_is_centred_at_zero():
+    image = DRAW["heatmap"]().axes[0].images[0]
+    assert image.get_clim() == (-0.9, 0.9)
+    assert image.get_cmap().name == "RdBu_r"
+
+
+def test_tick_labels_are_thinned_to_fit():
+    axes = figures.heatmap(np.random.default_rng(0).random((31, 200))).axes[0]
+    assert len(axes.get_xticks()) <= 30
+    assert len(axes.get_yticks()) <= 16
+
+
+@pytest.mark.parametrize("name", DRAW)
+def test_style_does_not_depend_on_defaults(name, tmp_path):
+    before = dict(mpl.rcParams)
+    first = figures.save(DRAW[name](), "x", SCORES, tmp_path / "a")
+    assert dict(mpl.rcParams) == before
+    with mpl.rc_context({"font.size": 20, "axes.spines.top": True, "lines.linewidth": 5, "svg.hashsalt": None}):
+        second = figures.save(DRAW[name](), "x", SCORES, tmp_path / "b")
+    assert [path.suffix for path in first.values()] == [".pdf", ".svg", ".png", ".csv"]
+    assert [path.read_bytes() for path in first.values()] == [path.read_bytes() for path in second.values()]
+
+
+def test_same_bytes_in_another_process(tmp_path):
+    """Hash seeds and clocks differ between processes; the files don't."""
+    program = "import sys, tests.test_figures as t; t.figures.save(t.DRAW['bars'](), 'x', t.SCORES, sys.argv[1])"
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "b")], check=True, cwd=ROOT)
+    paths = figures.save(DRAW["bars"](), "x", SCORES, tmp_path / "a")
+    assert all(path.read_bytes() == (tmp_path / "b" / path.name).read_bytes() for path in paths.values())
+    assert b"matplotlib.org" not in paths["pdf"].read_bytes() + paths["png"].read_bytes()
+
+
+def test_csv_holds_what_is_plotted(tmp_path):
+    path = figures.save(DRAW["bars"](), "x", SCORES, tmp_path)["csv"]
+    pd.testing.assert_frame_equal(pd.read_csv(path), SCORES)
+    path = figures.save(DRAW["heatmap"](), "y", MATRIX, tmp_path)["csv"]
+    pd.testing.assert_frame_equal(pd.read_csv(path, index_col=0), MATRIX)
+
+
+def test_bad_input_is_named(tmp_path):
+    with pytest.raises(UnknownNameError, match="Did you mean 'score'"):
+        figures.bars(SCORES, "pooling", "scor")
+    with pytest.raises(InvalidValueError, match="at least one row"):
+        figures.lines(LAYERS[:0], "layer", "cosine")
+    with pytest.raises(InvalidValueError, match="finite"):
+        figures.heatmap(np.full((2, 2), np.nan))
+    with pytest.raises(InvalidValueError, match="at least one matrix"):
+        figures.heatmaps({})
+    with pytest.raises(InvalidValueError, match="file name"):
+        figures.save(DRAW["bars"](), "../x", SCORES, tmp_path)
+    with pytest.raises(InvalidValueError, match="DataFrame"):
+        figures.save(DRAW["bars"](), "x", [1, 2], tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError):
+        figures.save(DRAW["bars"](), "x", SCORES, tmp_path / "file")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -1,0 +1,125 @@
+"""The notebook's frame: parameters checked, seed set, results kept."""
+
+import json
+import random
+from typing import Annotated
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from IPython.core.interactiveshell import InteractiveShell
+from pydantic import Field
+
+from workbook import figures, notebook
+from workbook.errors import InvalidValueError, OutputError, UnknownNameError
+
+GOOD = {"scale": "quick", "backbone": "smollm2-135m", "seed": 0, "rerun": False}
+ALLOWED = {"pooling": ["mean", "last-token"], "layer": range(31), "rate": Annotated[float, Field(gt=0)]}
+OWN = {"pooling": "mean", "layer": 12, "rate": 1e-4}
+
+
+@pytest.fixture
+def start(tmp_path):
+    def start(allowed=None, **changes):
+        return notebook.start("01_attention", **{**GOOD, "output_dir": tmp_path, **changes}, allowed=allowed)
+
+    return start
+
+
+@pytest.fixture
+def shell():
+    """A real IPython session of our own, as a kernel has one."""
+    yield InteractiveShell.instance()
+    InteractiveShell.clear_instance()
+
+
+def test_a_good_start(start, tmp_path):
+    run = start(ALLOWED, **OWN)
+    assert (run.scale.name, run.backbone, run.seed, run.rerun) == ("quick", "smollm2-135m", 0, False)
+    assert run.output_dir == tmp_path
+    manifest = json.loads((tmp_path / "manifests" / "01_attention.json").read_text())
+    assert manifest["parameters"] == GOOD | OWN
+    assert {"device", "python", "platform", "seconds"} <= set(manifest)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"scale": "qick"}, UnknownNameError, "Did you mean 'quick'"),
+        ({"seed": -1}, InvalidValueError, "seed: expected an integer from 0"),
+        ({"seed": "3"}, InvalidValueError, "This is text; write the number itself, 3.0"),
+        ({"seed": True}, InvalidValueError, "seed: expected an integer"),
+        ({"rerun": "true"}, InvalidValueError, "expected True or False, got 'true'.*write True or False.*True"),
+        ({"rerun": 1}, InvalidValueError, "expected True or False, got 1"),
+        ({"backbone": " "}, InvalidValueError, "backbone: expected"),
+        ({"backbone": None}, InvalidValueError, "backbone: expected"),
+        ({"output_dir": 3}, InvalidValueError, "output_dir: expected a folder"),
+        ({"pooling": "max"}, UnknownNameError, "Unknown pooling 'max'. Expected one of: mean, last-token"),
+        ({"layer": 31}, InvalidValueError, "layer: expected an integer from 0 to 30, got 31"),
+        ({"layer": 2.0}, InvalidValueError, "layer: expected an integer"),
+        ({"rate": "1e-5"}, InvalidValueError, "write the number itself, 1e-05"),
+        ({"rate": -1.0}, InvalidValueError, "rate: expected greater than 0, got -1.0"),
+    ],
+)
+def test_bad_parameters_say_what_is_allowed(start, tmp_path, change, error, message):
+    with pytest.raises(error, match=message):
+        start(ALLOWED, **{**OWN, **change})
+    assert not any(tmp_path.iterdir())
+
+
+def test_every_own_parameter_needs_a_rule(start):
+    with pytest.raises(InvalidValueError, match="layer"):
+        start(layer=3)
+    with pytest.raises(InvalidValueError, match="layer"):
+        start({"layer": range(3)})
+
+
+def test_injected_parameters_that_nobody_declared(start, shell):
+    shell.run_cell('# Parameters\nscale = "quick"\nscael = "cpu"\n', store_history=True)
+    with pytest.raises(UnknownNameError, match=r"Unknown parameter 'scael'\. Did you mean 'scale'"):
+        start()
+    shell.run_cell('# Parameters\nscale = "quick"\nlayer = [1, 2]\n', store_history=True)
+    start({"layer": list[int]}, layer=[1, 2])
+
+
+def test_seed_reaches_every_generator(start):
+    def draws():
+        start(seed=7)
+        return random.random(), np.random.random(), torch.rand(1).item()
+
+    assert draws() == draws()
+
+
+def test_figures_are_numbered_and_shown_once(start, tmp_path, shell, capsys):
+    frame = pd.DataFrame({"x": ["a", "b"], "y": [1.0, 2.0]})
+    assert start().figure(figures.bars(frame, "x", "y"), "scores", frame) is None
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {
+        f"01_scores.{ending}" for ending in ("pdf", "svg", "png", "csv")
+    }
+    assert capsys.readouterr().out.count("<Figure") == 1
+
+
+def test_claims_are_recorded(start, tmp_path):
+    run = start(scale="cpu")
+    assert run.verdicts().columns.tolist() == ["claim", "paper", "this run", "verdict"]
+    verdict = run.claim("llm2vec-untrained-bidirectional", causal_mean=(37, 35, 39), bidirectional_mean=(16, 14, 18))
+    assert verdict.verdict == "reproduced"
+    assert run.verdicts()["verdict"].tolist() == ["reproduced"]
+    assert run.verdicts()["this run"].item() == "causal_mean 37.0, bidirectional_mean 16.0"
+    assert json.loads((tmp_path / "claims.json").read_text())[0]["measured"]["causal_mean"]["low"] == 35
+    quick = start().claim("llm2vec-untrained-bidirectional", causal_mean=37, bidirectional_mean=16)
+    assert quick.verdict == "not tested at this scale"
+
+
+def test_provenance_is_the_same_everywhere(start):
+    text = start(ALLOWED, **OWN).provenance()
+    assert "01_attention at scale quick: backbone='smollm2-135m', seed=0, pooling='mean', layer=12" in text
+    assert "torch 2.13.0," in text
+    assert str(torch.get_num_threads()) + " threads" not in text
+
+
+def test_unwritable_output(start, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="Choose a folder"):
+        start(output_dir=tmp_path / "file")

@@ -1,0 +1,145 @@
+"""The probes: against a naive second implementation, and on models whose answer is known."""
+
+import numpy as np
+import pytest
+import torch
+
+from workbook import attention, build, probes
+from workbook.corpora import authored
+from workbook.errors import InvalidValueError
+
+TEXTS = ["one two three four five six", "seven eight nine ten eleven twelve", "red green blue white black grey"]
+TRIPLES = authored.future_tokens().head(6)
+
+
+@pytest.fixture
+def tiny():
+    def tiny(method="mean", mode="causal"):
+        return build(method, "tiny-llama", attention=mode, dtype="float32", device="cpu")
+
+    return tiny
+
+
+def cosine(a, b):
+    a, b = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
+    return a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+
+
+def test_layer_cosine_against_a_naive_loop(tiny):
+    model = tiny()
+    frame = probes.layer_cosine(model, TEXTS[:2])
+    decoder, tokenizer = model[0].decoder, model[0].tokenizer
+    ids = torch.tensor([model[0].encode_texts(TEXTS[1:2])[0].input_ids])
+    with torch.no_grad():
+        causal = decoder(ids, output_hidden_states=True).hidden_states
+        attention.set_mode(decoder, "bidirectional")
+        both = decoder(ids, output_hidden_states=True).hidden_states
+    rows = frame[frame.text == 1]
+    assert len(rows) == len(causal) * ids.shape[1]
+    for row in rows.itertuples():
+        one, other = causal[row.layer][0, row.position], both[row.layer][0, row.position]
+        assert row.cosine == pytest.approx(cosine(one, other), abs=1e-5)
+        neighbour = both[row.layer][0, (row.position + 1) % ids.shape[1]]
+        assert row.control == pytest.approx(cosine(one, neighbour), abs=1e-5)
+    assert rows.token.iloc[0] == tokenizer.decode([ids[0, 0].item()])
+
+
+@pytest.mark.parametrize("mode", attention.MODES)
+def test_layer_cosine_leaves_the_model_as_it_was(tiny, mode):
+    model = tiny(mode=mode)
+    before = model.encode(TEXTS)
+    model.train()
+    probes.layer_cosine(model, TEXTS[:1])
+    assert model[0].decoder.training
+    assert attention.probe(model[0].decoder) == mode
+    np.testing.assert_array_equal(model.eval().encode(TEXTS), before)
+
+
+def test_layer_cosine_begins_at_one(tiny):
+    """The input embedding knows nothing of attention; what follows does, except for the last token, which sees all."""
+    frame = probes.layer_cosine(tiny(), TEXTS[:1]).pivot(index="layer", columns="position", values="cosine")
+    np.testing.assert_allclose(frame.loc[0], 1, atol=1e-6)
+    np.testing.assert_allclose(frame.loc[1].iloc[-1], 1, atol=1e-6)
+    assert frame.loc[1].iloc[:-1].max() < 0.9999
+
+
+def test_prefix_test_against_a_naive_loop(tiny):
+    model = tiny(mode="bidirectional")
+    frame = probes.prefix_test(model, TRIPLES)
+
+    def prefix_vector(prefix, rest):
+        """A byte tokenizer: a prefix has as many tokens as bytes."""
+        features = model.preprocess([f"{prefix} {rest}"])
+        first = int(features["pooling_mask"][0].argmax())
+        states = model[0](features)["token_embeddings"][0]
+        return states[first : first + len(prefix.encode())].mean(dim=0).detach()
+
+    for row, triple in zip(frame.itertuples(), TRIPLES.itertuples(), strict=True):
+        query = prefix_vector(triple.prefix, triple.query)
+        positive, negative = (
+            cosine(query, prefix_vector(triple.prefix, t)) for t in (triple.positive, triple.negative)
+        )
+        assert row.id == triple.id
+        assert (row.positive, row.negative) == (pytest.approx(positive, abs=1e-5), pytest.approx(negative, abs=1e-5))
+        assert row.correct == (0.5 if abs(positive - negative) < probes.TIE else float(positive > negative))
+    assert not (frame.correct == 0.5).all()
+
+
+@pytest.mark.parametrize("method", ["mean", "weighted-mean", "last-token"])
+def test_causal_prefixes_are_all_ties(tiny, method):
+    assert (probes.prefix_test(tiny(method), TRIPLES).correct == 0.5).all()
+
+
+def test_echo_sees_what_follows(tiny):
+    assert not (probes.prefix_test(tiny("echo"), TRIPLES).correct == 0.5).any()
+
+
+def test_the_real_backbone_is_blind_to_the_future_and_bidirectional_attention_is_not(smollm2):
+    smollm2[0].attention = "causal"
+    assert (probes.prefix_test(smollm2, TRIPLES).correct == 0.5).all()
+    smollm2[0].attention = "bidirectional"
+    assert not (probes.prefix_test(smollm2, TRIPLES).correct == 0.5).any()
+
+
+def test_recency_against_a_naive_loop(tiny):
+    model = tiny("last-token")
+    frame = probes.recency(model, TEXTS, windows=3)
+    assert len(frame) == 9
+    row = frame[(frame.text == 2) & (frame.window == 1)].iloc[0]
+    changed = "red green nine white black grey".replace("nine white", "three four")
+    expected = 1 - cosine(*model.encode([TEXTS[2], changed]))
+    assert row.movement == pytest.approx(expected, abs=1e-6)
+    np.testing.assert_allclose(frame.groupby("text")["share"].sum(), 1)
+
+
+class _LastWords:
+    """An embedder that reads nothing but the last two words."""
+
+    def encode(self, texts, **_):
+        return torch.stack([torch.tensor([float(ord(w[0])), float(len(w)), 1.0]) for w in map(self._words, texts)])
+
+    def _words(self, text):
+        return " ".join(text.split()[-2:])
+
+
+def test_recency_of_an_embedder_that_reads_the_end_alone():
+    share = probes.recency(_LastWords(), TEXTS, windows=3).groupby("window")["share"].mean()
+    np.testing.assert_allclose(share, [0, 0, 1], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m: probes.layer_cosine(m, []), "texts: expected at least one, in a list, got"),
+        (lambda m: probes.layer_cosine(m, "a text"), "texts: expected at least one, in a list"),
+        (lambda m: probes.layer_cosine([m[1]], TEXTS), "expected a model whose first module is a Decoder"),
+        (lambda m: probes.prefix_test(m, TRIPLES.drop(columns="query")), "triples: expected a frame with the columns"),
+        (lambda m: probes.prefix_test(m, TRIPLES.head(0)), "expected at least one"),
+        (lambda m: probes.recency(m, TEXTS, windows=-1), "windows: expected a whole number from 2, got -1"),
+        (lambda m: probes.recency(m, TEXTS[:1]), "texts: expected at least two strings"),
+        (lambda m: probes.recency(m, ["a b", *TEXTS]), "text 0: expected at least 5 words"),
+    ],
+)
+def test_bad_input(tiny, call, message):
+    with pytest.raises(InvalidValueError, match=message):
+        call(tiny())

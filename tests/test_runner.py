@@ -1,0 +1,135 @@
+"""Running notebooks unattended: real kernels on tiny notebooks."""
+
+import json
+import resource
+
+import filelock
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from workbook import report, runner
+from workbook.errors import DamagedFileError, MissingDataError, OutputError, UnknownNameError
+
+PARAMETERS = 'scale = "cpu"\noutput_dir = ""'
+GOOD = [
+    "from pathlib import Path",
+    'Path(output_dir, "ran").open("a").write(scale)',
+]
+
+
+def write(path, *sources, parameters=PARAMETERS):
+    cells = [new_markdown_cell("# A notebook"), new_code_cell(parameters, metadata={"tags": ["parameters"]})]
+    nbformat.write(new_notebook(cells=[*cells, *map(new_code_cell, sources)]), path)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Four notebooks, one of them good, run once: the sources, the run folder, the outcomes."""
+    root = tmp_path_factory.mktemp("run")
+    source, output = root / "notebooks", root / "output"
+    source.mkdir()
+    write(source / "00_good.ipynb", *GOOD)
+    write(source / "01_fails.ipynb", "x = 1", 'raise ValueError("no such\\nthing")', "y = 2")
+    write(source / "02_exits.ipynb", "import sys", "sys.exit(0)", "z = 2")
+    write(source / "03_dies.ipynb", "import os", "os._exit(9)", "z = 2")
+    (source / "04_broken.ipynb").write_text("{")
+    with runner.Session(output, {"scale": "quick", "rerun": True}) as session:
+        outcomes = {path.stem: session.execute(path) for path in runner.find([], source)}
+    return source, output, outcomes
+
+
+def test_a_failure_names_its_cell_and_does_not_stop_the_rest(run):
+    _, output, outcomes = run
+    assert {name: outcome.status for name, outcome in outcomes.items()} == {
+        "00_good": "passed",
+        "01_fails": "failed",
+        "02_exits": "failed",
+        "03_dies": "failed",
+        "04_broken": "failed",
+    }
+    assert outcomes["01_fails"].problem == "In [4]: ValueError: no such"
+    assert outcomes["02_exits"].problem == "In [4]: the notebook ended itself; cells not run: 1"
+    assert outcomes["03_dies"].problem.startswith("In [4]: DeadKernelError")
+    assert outcomes["04_broken"].problem.startswith("not a notebook")
+    manifest = json.loads((output / "manifest.json").read_text())
+    assert manifest["notebooks"]["01_fails"]["problem"] == outcomes["01_fails"].problem
+    assert manifest["versions"]["torch"].startswith("2.")
+
+
+def test_parameters_reach_the_notebook_and_rerun_only_if_declared(run):
+    _, output, _ = run
+    assert (output / "ran").read_text().startswith("quick")
+    executed = nbformat.read(output / "00_good.ipynb", as_version=4)
+    injected = next(cell for cell in executed.cells if "injected-parameters" in cell.metadata.get("tags", []))
+    assert "rerun" not in injected.source
+
+
+def test_resumes_by_content(run):
+    source, output, _ = run
+    good, ran = source / "00_good.ipynb", output / "ran"
+
+    def again(**changed):
+        ran.unlink(missing_ok=True)
+        with runner.Session(output, {"scale": "quick", "rerun": True} | changed) as session:
+            status = session.execute(good).status
+        assert ran.exists() == (status == "passed")
+        return status
+
+    assert again() == "unchanged"
+    copy = output / "00_good.ipynb"
+    copy.write_bytes(copy.read_bytes()[:-20])
+    assert again() == "passed"  # the damaged copy was not trusted
+    write(good, *GOOD, "1")
+    assert again() == "passed"
+    assert again() == "unchanged"
+    assert again(scale="cpu") == "passed"
+    assert not list(output.glob(".*.ipynb.*"))
+
+
+def test_report_shows_every_notebook(run):
+    _, output, _ = run
+    page = report.write(output).read_text(encoding="utf-8")
+    assert "In [4]: ValueError: no such" in page
+    assert '<a href="00_good.html">' in page
+    assert "A notebook" in (output / "00_good.html").read_text(encoding="utf-8")
+    with pytest.raises(MissingDataError, match=r"manifest\.json"):
+        report.write(output.parent)
+
+
+def test_find(run):
+    source, _, _ = run
+    assert [path.stem for path in runner.find(["2", "01_fails", "01"], source)] == ["01_fails", "02_exits"]
+    with pytest.raises(UnknownNameError, match=r"Unknown notebook '09'.*00_good"):
+        runner.find(["09"], source)
+    with pytest.raises(MissingDataError, match="--notebooks"):
+        runner.find([], source.parent)
+
+
+def test_a_run_folder_is_held_alone(tmp_path):
+    with filelock.FileLock(tmp_path / ".lock"), pytest.raises(OutputError, match="Another run"):
+        runner.Session(tmp_path, {}).__enter__()
+    with runner.Session(tmp_path, {}):
+        pass  # the lock was given back
+
+
+def test_unwritable_and_damaged_run_folders(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="--output"):
+        runner.Session(tmp_path / "file", {}).__enter__()
+    (tmp_path / "manifest.json").write_text("[]")
+    with pytest.raises(DamagedFileError, match="Delete it"):
+        runner.Session(tmp_path, {}).__enter__()
+
+
+def test_nothing_half_written_on_a_full_disk(tmp_path):
+    """A limit on the size of files stands in for a disk without room."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    session = runner.Session(tmp_path / "run", {})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, limits[1]))
+    try:
+        with pytest.raises(OutputError, match="Choose a folder"):
+            session.__enter__()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert {path.name for path in (tmp_path / "run").iterdir()} <= {".lock"}

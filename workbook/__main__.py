@@ -1,0 +1,5 @@
+"""``python -m workbook``."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,313 @@
+"""The papers' claims as data, and the verdict of a run on each.
+
+``data/claims.json`` is a list of `Claim`. A rule is a list of comparisons between linear expressions of named
+quantities, for example ``"weighted_mean > last_token"``, ``"bidirectional < causal - 5"``, ``"-2 < a - b < 2"``.
+It is written before the run; the run brings an `Estimate` for every name, and `judge` does the rest.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import operator
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from .errors import DamagedFileError, InvalidValueError, UnknownNameError
+from .files import atomic_file, data_path
+from .scale import SCALES, get_scale
+
+REPRODUCED = "reproduced"
+PARTLY = "partly"
+NOT_REPRODUCED = "not reproduced"
+NOT_TESTED = "not tested at this scale"
+
+_COMPARISONS = {ast.Gt: operator.gt, ast.GtE: operator.gt, ast.Lt: operator.lt, ast.LtE: operator.lt}
+
+
+class Estimate(BaseModel):
+    """A measured number with its interval.
+
+    Attributes:
+        value: The number, in the units of the claim's rule.
+        low: Lower end of its confidence interval; equal to ``value`` for a number without sampling error.
+        high: Upper end of the interval.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    value: float
+    low: float
+    high: float
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.low > self.high:
+            raise ValueError("low is above high")
+        return self
+
+    @classmethod
+    def of(cls, measured: object) -> Self:
+        """An estimate from an `Estimate`, a bare number, ``(value, low, high)``, or a row with score, low and high.
+
+        >>> Estimate.of((42.0, 40.5, 43.1))
+        Estimate(value=42.0, low=40.5, high=43.1)
+
+        Raises:
+            InvalidValueError: None of these, not finite, or an interval upside down.
+        """
+        try:
+            if isinstance(measured, cls):
+                return measured
+            if hasattr(measured, "keys"):  # a dict, a pandas Series
+                value = measured["score"] if "score" in measured else measured["value"]
+                return cls(value=value, low=measured["low"], high=measured["high"])
+            if isinstance(measured, str):
+                raise TypeError("text")
+            value, low, high = measured if isinstance(measured, tuple | list) else (measured,) * 3
+            return cls(value=float(value), low=float(low), high=float(high))
+        except (ValidationError, ValueError, KeyError, TypeError) as error:
+            expected = "a finite number, (value, low, high) with low <= high, or a row with score, low and high"
+            raise InvalidValueError("measured value", expected, measured) from error
+
+
+class Claim(BaseModel):
+    """One claim of one paper.
+
+    Attributes:
+        id: Short name, unique in the file.
+        paper: The paper's short name.
+        place: Section, figure or table.
+        statement: The claim in our words.
+        published: The paper's numbers, by model, then by the names that the rule uses.
+        rule: Comparisons that hold if the claim does; judged one by one.
+        scale: The smallest scale at which a run can say anything about it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    paper: str
+    place: str
+    statement: str
+    published: dict[str, dict[str, float]] = {}
+    rule: Annotated[tuple[str, ...], Field(min_length=1)]
+    scale: str
+
+    def names(self) -> list[str]:
+        """The quantities that the rule speaks of, sorted.
+
+        Raises:
+            InvalidValueError: The rule can't be read; the claim is named.
+        """
+        return sorted({name for clause in self.rule for margin in _margins(clause, self.id) for name in margin if name})
+
+
+class Verdict(BaseModel):
+    """What a run says of a claim; prints as one line without measured numbers, the same on every machine."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    paper: str
+    place: str
+    statement: str
+    verdict: Literal["reproduced", "partly", "not reproduced", "not tested at this scale"]
+    scale: str
+    clauses: dict[str, Literal["holds", "overlaps", "fails"]]
+    published: dict[str, dict[str, float]]
+    measured: dict[str, Estimate]
+
+    def __str__(self) -> str:
+        return f"{self.id}: {self.verdict}"
+
+    __repr__ = __str__
+
+
+def load(path: Path | None = None) -> dict[str, Claim]:
+    """All claims by id, in the order of the file.
+
+    Args:
+        path: Another file than ``data/claims.json``.
+
+    Raises:
+        InvalidValueError: A claim lacks a field, has an unknown one, or a rule that can't be read; it is named.
+        DamagedFileError: The file is no JSON list.
+        MissingDataError: The file is absent.
+    """
+    path = path or data_path("claims.json")
+    claims: dict[str, Claim] = {}
+    for entry in _read_list(path):
+        name = entry.get("id", "without an id") if isinstance(entry, dict) else entry
+        try:
+            claim = Claim.model_validate(entry)
+        except ValidationError as error:
+            problem = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            raise InvalidValueError(f"claim {name!r} in {path.name}", "the fields of a Claim", problem) from error
+        claim.names(), get_scale(claim.scale)
+        if claim.id in claims:
+            raise InvalidValueError(f"claim {name!r} in {path.name}", "an id used once", claim.id)
+        claims[claim.id] = claim
+    return claims
+
+
+def get(claim_id: str) -> Claim:
+    """The claim of that id.
+
+    Raises:
+        UnknownNameError: No such claim; the message lists them.
+    """
+    claims = load()
+    if claim_id not in claims:
+        raise UnknownNameError("claim", claim_id, claims)
+    return claims[claim_id]
+
+
+def judge(claim: Claim, measured: Mapping[str, object], *, scale: str) -> Verdict:
+    """The verdict on a claim, derived from its rule.
+
+    A comparison holds if its difference lies beyond zero with its whole interval; it overlaps if the direction is
+    right but the interval reaches zero. All hold: reproduced. All fail: not reproduced. Anything between: partly.
+    The interval of a difference is that of the key ``"a - b"`` if the run brings one (a paired comparison is
+    sharper), else it follows from the two intervals, which then have to lie apart.
+
+    Args:
+        claim: The claim.
+        measured: What `Estimate.of` takes, by name; differences by ``"a - b"``.
+        scale: The run's scale.
+
+    Raises:
+        InvalidValueError: A name of the rule was not measured, a value is not finite, or the rule can't be read.
+        UnknownNameError: A measured name that the rule does not know, or no such scale.
+    """
+    names = claim.names()
+    estimates = {key: Estimate.of(value) for key, value in measured.items()}
+    for key in estimates:
+        if any(name.strip() not in names for name in key.split(" - ")):
+            raise UnknownNameError(f"quantity of claim {claim.id!r}", key, names)
+    order = list(SCALES)
+    if order.index(get_scale(scale).name) < order.index(claim.scale):
+        clauses, verdict = {}, NOT_TESTED
+    else:
+        clauses = {clause: _outcome(clause, estimates, claim.id) for clause in claim.rule}
+        outcomes = set(clauses.values())
+        verdict = {frozenset({"holds"}): REPRODUCED, frozenset({"fails"}): NOT_REPRODUCED}.get(
+            frozenset(outcomes), PARTLY
+        )
+    return Verdict(
+        **claim.model_dump(include={"id", "paper", "place", "statement", "published"}),
+        verdict=verdict,
+        scale=scale,
+        clauses=clauses,
+        measured=estimates,
+    )
+
+
+def write(verdicts: Iterable[Verdict], path: Path) -> None:
+    """Add verdicts to a run's claims file; one already there for the same claim is replaced.
+
+    Raises:
+        DamagedFileError: The file is there and holds something else.
+        OutputError: The file can't be written.
+    """
+    merged = {verdict.id: verdict for verdict in [*read(path), *verdicts]}
+    with atomic_file(Path(path)) as temporary:
+        entries = [merged[name].model_dump(mode="json") for name in sorted(merged)]
+        temporary.write_text(json.dumps(entries, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read(path: Path) -> list[Verdict]:
+    """The verdicts in a run's claims file; none if there is no file yet.
+
+    Raises:
+        DamagedFileError: The file does not hold verdicts.
+    """
+    path = Path(path)
+    if not path.exists():
+        return []
+    try:
+        return [Verdict.model_validate(entry) for entry in _read_list(path)]
+    except ValidationError as error:
+        raise DamagedFileError(
+            f"Expected verdicts in {path}, found something else. Delete it and run again."
+        ) from error
+
+
+def _read_list(path: Path) -> list:
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DamagedFileError(f"Expected JSON in {path}: {error}. Restore it, or delete it and run again.") from error
+    if not isinstance(entries, list):
+        raise DamagedFileError(f"Expected a JSON list in {path}, found {type(entries).__name__}.")
+    return entries
+
+
+def _margins(clause: str, claim_id: str) -> list[dict[str, float]]:
+    """A comparison as linear forms, positive where it holds: coefficients by name, the constant under ``""``."""
+    try:
+        tree = ast.parse(clause, mode="eval").body
+        if not isinstance(tree, ast.Compare):
+            raise ValueError("no comparison")
+        sides = [_linear(side) for side in (tree.left, *tree.comparators)]
+        signs = [1 if _COMPARISONS[type(comparison)] is operator.gt else -1 for comparison in tree.ops]
+    except (SyntaxError, ValueError, KeyError) as error:
+        expected = "comparisons with < or > of names, numbers, sums and differences, such as 'mean > last_token + 5'"
+        raise InvalidValueError(f"rule of claim {claim_id!r}", expected, clause) from error
+    pairs = zip(sides, sides[1:], signs, strict=False)
+    return [_add(left, right, -1, sign) for left, right, sign in pairs]
+
+
+def _linear(node: ast.expr) -> dict[str, float]:
+    match node:
+        case ast.Name(id=name):
+            return {name: 1.0}
+        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+            return {"": float(number)}
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return _add({}, _linear(operand), -1)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _add(_linear(left), _linear(right), 1)
+        case ast.BinOp(left=left, op=ast.Sub(), right=right):
+            return _add(_linear(left), _linear(right), -1)
+        case ast.BinOp(left=ast.Constant(value=int() | float() as factor), op=ast.Mult(), right=right):
+            return {name: factor * weight for name, weight in _linear(right).items()}
+    raise ValueError(f"not linear: {ast.unparse(node)}")
+
+
+def _add(left: Mapping[str, float], right: Mapping[str, float], sign: float, scale: float = 1) -> dict[str, float]:
+    return {name: scale * (left.get(name, 0) + sign * right.get(name, 0)) for name in {**left, **right}}
+
+
+def _outcome(clause: str, measured: Mapping[str, Estimate], claim_id: str) -> str:
+    margins = [_interval(margin, measured, claim_id) for margin in _margins(clause, claim_id)]
+    if all(margin.low > 0 for margin in margins):
+        return "holds"
+    return "overlaps" if all(margin.value > 0 for margin in margins) else "fails"
+
+
+def _interval(margin: Mapping[str, float], measured: Mapping[str, Estimate], claim_id: str) -> Estimate:
+    """Value and interval of a linear form, through a measured difference where there is one."""
+    weights = {name: weight for name, weight in margin.items() if name and weight}
+    terms = [(weight, name) for name, weight in weights.items()]
+    if len(weights) == 2 and math.isclose(sum(weights.values()), 0, abs_tol=1e-12):
+        first, second = weights
+        for key, weight in ((f"{first} - {second}", weights[first]), (f"{second} - {first}", weights[second])):
+            if key in measured:
+                terms = [(weight, key)]
+    if absent := sorted(name for _, name in terms if name not in measured):
+        raise InvalidValueError(f"claim {claim_id!r}", f"a measured value for {', '.join(absent)}", sorted(measured))
+    ends = [
+        (weight * measured[name].value, weight * measured[name].low, weight * measured[name].high)
+        for weight, name in terms
+    ]
+    constant = margin.get("", 0.0)
+    return Estimate(
+        value=constant + sum(value for value, _, _ in ends),
+        low=constant + sum(min(low, high) for _, low, high in ends),
+        high=constant + sum(max(low, high) for _, low, high in ends),
+    )

@@ -1,0 +1,149 @@
+"""The command line: run, evaluate, doctor. Nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .errors import ModelNotFoundError, UnknownNameError, WorkbookError
+from .files import ROOT, atomic_file
+from .scale import SCALES, get_scale
+
+app = typer.Typer(
+    name="workbook",
+    help="Five ways to turn a decoder-only LLM into a text embedder: learn them, train them, take them apart.",
+    epilog="Exit codes: 0 all went well; 1 a notebook failed, or can't run here; 2 a wrong argument, file or folder; "
+    "130 interrupted.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+ScaleOption = Annotated[str, typer.Option("--scale", "-s", help=f"How much of everything: {', '.join(SCALES)}.")]
+
+
+def main() -> None:
+    """Run the command line; an error that the user can mend prints as one message and exits with 2."""
+    try:
+        app()
+    except WorkbookError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+@app.command()
+def run(
+    notebooks: Annotated[
+        list[str] | None, typer.Argument(metavar="[NN]...", help="Numbers or names, such as 01; all of them if none.")
+    ] = None,
+    scale: ScaleOption = "cpu",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Run folder; outputs/SCALE of the project if not given.")
+    ] = None,
+    backbone: Annotated[str | None, typer.Option(help="Backbone; the notebooks' own default if not given.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed; the notebooks' own default if not given.")] = None,
+    rerun: Annotated[
+        bool | None,
+        typer.Option(help="Compute live what is otherwise read from recorded runs; by default above scale quick."),
+    ] = None,
+    source: Annotated[
+        Path | None, typer.Option("--notebooks", help="Folder of the notebooks, if not the project's.")
+    ] = None,
+) -> None:
+    """Execute notebooks and write a report.
+
+    A stopped run goes on where it was; a notebook that did not change is not run again. One that fails does not stop
+    the rest, but the exit code is 1.
+    """
+    from . import report, runner
+
+    rerun = get_scale(scale).name != "quick" if rerun is None else rerun
+    optional = {"backbone": backbone, "seed": seed}
+    parameters = {"scale": scale, "rerun": rerun} | {k: v for k, v in optional.items() if v is not None}
+    chosen = runner.find(notebooks or [], source)
+    began = time.monotonic()
+    width = max(len(path.stem) for path in chosen)
+    failed = 0
+    with runner.Session(output or ROOT / "outputs" / scale, parameters) as session:
+        for path in chosen:
+            with _busy(path.stem):
+                outcome = session.execute(path)
+            failed += outcome.status == runner.FAILED
+            print(
+                f"{outcome.name:<{width}}  {outcome.status:<9}  {outcome.seconds:7.1f} s  "
+                f"({_clock(time.monotonic() - began)} elapsed)  {outcome.problem}".rstrip(),
+                flush=True,
+            )
+        page = report.write(session.folder)
+    print(f"Report: {page}")
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
+def evaluate(
+    model: Annotated[Path, typer.Argument(metavar="MODEL_DIR", help="Folder of a saved model.")],
+    suite: Annotated[str, typer.Option(help="Suite of tasks.")] = "docs",
+    scale: ScaleOption = "cpu",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write the table there, as CSV.")] = None,
+) -> None:
+    """Evaluate a saved model on a suite of tasks; scores are points with 95% intervals."""
+    get_scale(scale)
+    if not (model / "modules.json").is_file():
+        raise ModelNotFoundError(
+            f"Expected a saved sentence-transformers model in {model} (a folder with modules.json), found none. "
+            "Give the folder that training or model.save wrote."
+        )
+    from .evaluation import SUITES
+
+    if suite not in SUITES:
+        raise UnknownNameError("suite", suite, SUITES)
+    from sentence_transformers import SentenceTransformer
+
+    from . import evaluation
+
+    table = evaluation.evaluate(SentenceTransformer(str(model), trust_remote_code=True), suite, scale=scale)
+    print(table.to_string(index=False, float_format=lambda number: f"{number:.1f}"))
+    if output:
+        with atomic_file(output) as temporary:
+            table.to_csv(temporary, index=False, lineterminator="\n")
+        print(f"Table: {output}")
+
+
+@app.command()
+def doctor() -> None:
+    """Say what is installed, which models are at hand, what accelerator is used, and whether the notebooks can run."""
+    from . import doctor
+
+    findings = doctor.examine()
+    width = max(len(finding.name) for finding in findings)
+    marks = {True: "ok", False: "MISSING", None: "-"}
+    for finding in findings:
+        print(f"{marks[finding.well]:<7}  {finding.name:<{width}}  {finding.detail}")
+    ready = all(finding.well is not False for finding in findings)
+    print("The notebooks can run." if ready else "The notebooks can't run: see what is MISSING above.")
+    raise typer.Exit(0 if ready else 1)
+
+
+@contextlib.contextmanager
+def _busy(name: str) -> Iterator[None]:
+    """A line that lives while a notebook runs; nothing where the output is not a terminal."""
+    if not sys.stdout.isatty():
+        yield
+        return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = SpinnerColumn("line"), TextColumn("{task.description}  running"), TimeElapsedColumn()
+    with Progress(*columns, transient=True) as progress:
+        progress.add_task(name, total=None)
+        yield
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes}:{seconds:02d}"

@@ -1,0 +1,112 @@
+"""What is at hand on this machine, and whether the notebooks can run with it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from typing import Any, NamedTuple
+
+from .files import ROOT, cache_path, data_path
+
+NEEDED = ("smollm2-135m", "minilm")
+"""The models that the notebooks load by default."""
+
+
+class Finding(NamedTuple):
+    """One line of the diagnosis.
+
+    Attributes:
+        name: What was looked at.
+        well: True if it is fine, False if the notebooks can't run so, None if they can without it.
+        detail: What was found, and the way out.
+    """
+
+    name: str
+    well: bool | None
+    detail: str
+
+
+def examine() -> list[Finding]:
+    """Everything the notebooks need: packages, models, data, accelerator."""
+    from . import backbones  # loads torch
+
+    return [
+        *packages(_pins(), {d.name: d.version for d in metadata.distributions()}, _required()),
+        *models(backbones.available()),
+        _data(),
+        Finding("cache", None, str(cache_path())),
+        *accelerator(backbones.capability()),
+    ]
+
+
+def packages(pins: Mapping[str, str], installed: Mapping[str, str], required: Iterable[str]) -> list[Finding]:
+    """Installed versions against the pinned ones; local parts such as ``+cpu`` do not count.
+
+    Args:
+        pins: Version by package, from constraints.txt.
+        installed: Version by package, of this environment.
+        required: The packages that must be there.
+    """
+    pins = {_canonical(name): version for name, version in pins.items()}
+    found = {_canonical(name): version.split("+")[0] for name, version in installed.items()}
+    absent = sorted(name for name in map(_canonical, required) if name not in found)
+    other = [f"{name} {found[name]} (pinned {pin})" for name, pin in pins.items() if found.get(name, pin) != pin]
+    same = sum(found.get(name) == pin for name, pin in pins.items())
+    findings = [Finding("packages", True, f"{same} as pinned in constraints.txt")]
+    if absent:
+        findings.append(Finding("packages", False, f"not installed: {', '.join(absent)}; run `make setup`"))
+    if other:
+        note = "numbers can differ from the committed ones"
+        findings.append(Finding("packages", None, f"not as pinned: {', '.join(other)}; {note}"))
+    return findings
+
+
+def models(available: Iterable[Mapping[str, Any]]) -> list[Finding]:
+    """The models at hand.
+
+    Args:
+        available: ``name``, ``status`` and ``path`` of each, from `workbook.backbones.available`; a model without a
+            path is not at hand.
+    """
+    findings = []
+    for model in available:
+        here = bool(model["path"])
+        well = here if here or model["name"] in NEEDED else None
+        findings.append(Finding(model["name"], well, f"{model['status']}{': ' if here else ''}{model['path'] or ''}"))
+    return findings
+
+
+def accelerator(capability: Mapping[str, Any]) -> list[Finding]:
+    """Device, dtype and attention that would be used, as `workbook.backbones.capability` measured them."""
+    device = f"{capability['device']}: {capability['why']}"
+    return [
+        Finding("accelerator", True, f"{device}; {capability['dtype']}, attention {capability['attn_implementation']}")
+    ]
+
+
+def _data() -> Finding:
+    try:
+        return Finding("data", True, str(data_path("claims.json").parent))
+    except FileNotFoundError as error:
+        return Finding("data", False, str(error))
+
+
+def _pins() -> dict[str, str]:
+    path = ROOT / "constraints.txt"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
+
+
+def _required() -> list[str]:
+    """Direct dependencies, those of the extra ``notebooks`` included."""
+    try:
+        requirements = metadata.requires("workbook") or []
+    except metadata.PackageNotFoundError:
+        return []
+    wanted = (line for line in requirements if "extra ==" not in line or "notebooks" in line)
+    return [re.match(r"[\w.-]+", line)[0] for line in wanted]
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

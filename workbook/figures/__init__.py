@@ -1,0 +1,26 @@
+"""Figures that can go into a paper: one style, drawn from tidy frames, saved the same to the byte on every run.
+
+The drawing functions return a ``matplotlib.figure.Figure`` that pyplot does not know, so nothing is shown twice and
+nothing leaks; ``Run.figure`` of `workbook.notebook` saves and shows it.
+"""
+
+from .charts import bars, distributions, lines, scatter
+from .maps import heatmap, heatmaps
+from .style import DASHES, FULL, HALF, HATCHES, MARKERS, OKABE_ITO, save, use_style
+
+__all__ = [
+    "DASHES",
+    "FULL",
+    "HALF",
+    "HATCHES",
+    "MARKERS",
+    "OKABE_ITO",
+    "bars",
+    "distributions",
+    "heatmap",
+    "heatmaps",
+    "lines",
+    "save",
+    "scatter",
+    "use_style",
+]

@@ -1,0 +1,362 @@
+"""Bars, lines, distributions and points, drawn from tidy frames."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from ..errors import InvalidValueError, UnknownNameError
+from .style import DASHES, FULL, HATCHES, MARKERS, OKABE_ITO, styled, suptitle
+
+
+@styled
+def bars(
+    frame: pd.DataFrame,
+    x: str,
+    y: str,
+    *,
+    hue: str | None = None,
+    low: str | None = None,
+    high: str | None = None,
+    baseline: float | Mapping[str, float] | None = None,
+    panel: str | None = None,
+    title: str = "",
+    xlabel: str = "",
+    ylabel: str | None = None,
+    ylim: tuple[float, float] | None = None,
+    values: bool = False,
+    size: tuple[float, float] = FULL,
+) -> Figure:
+    """Grouped bars with intervals; told apart by colour and hatch, so that greyscale reads too.
+
+    Args:
+        frame: One row a bar.
+        x: Column of the groups, in order of first appearance.
+        y: Column of the heights.
+        hue: Column that splits each group.
+        low: Column of the interval's lower ends, in the units of ``y`` (not distances from it).
+        high: Column of the interval's upper ends.
+        baseline: A level to draw across (chance, an untrained model, a published number), or several by label.
+        panel: Column whose values get a panel each, with shared limits.
+        title: The quantity, not the finding.
+        xlabel: Label of the groups.
+        ylabel: Label of the heights, with the unit; the column's name if not given.
+        ylim: Limits of the heights; from the data if not given.
+        values: Write each height above its bar.
+        size: Width and height in inches.
+
+    Raises:
+        UnknownNameError: A named column is absent.
+        InvalidValueError: The frame is empty.
+    """
+    _check(frame, x, y, hue, low, high, panel)
+    groups, hues = _levels(frame, x), _levels(frame, hue)
+    width = 0.8 / len(hues)
+    fig, panels = _panels(frame, panel, size, title)
+    for axes, part in panels:
+        for place, level in enumerate(hues):
+            rows = _rows(part, hue, level).drop_duplicates(x).set_index(x).reindex(groups)
+            at = np.arange(len(groups)) + (place - (len(hues) - 1) / 2) * width
+            axes.bar(
+                at,
+                rows[y],
+                width * 0.92,
+                label=str(level),
+                color=_cycle(OKABE_ITO, place),
+                hatch=_cycle(HATCHES, place),
+                edgecolor="black",
+                linewidth=0.6,
+            )
+            if low and high:
+                errors = np.clip([rows[y] - rows[low], rows[high] - rows[y]], 0, None)
+                axes.errorbar(at, rows[y], errors, fmt="none", ecolor="black", elinewidth=1, capsize=2)
+            if values:
+                tops = rows[high] if high else rows[y]
+                for spot, top, value in zip(at, tops, rows[y], strict=True):
+                    axes.annotate(
+                        f"{value:.1f}", (spot, max(top, 0)), (0, 2), textcoords="offset points", ha="center", fontsize=7
+                    )
+        axes.set_xticks(range(len(groups)), [str(group) for group in groups])
+        axes.axhline(0, color="black", linewidth=0.8)
+        axes.grid(axis="y")
+        axes.tick_params(axis="x", length=0)
+        _baselines(axes, baseline)
+        axes.set_xlabel(xlabel)
+        if ylim:
+            axes.set_ylim(ylim)
+    _finish(fig, panels, ylabel or y, legend=bool(hue) or isinstance(baseline, Mapping))
+    return fig
+
+
+@styled
+def lines(
+    frame: pd.DataFrame,
+    x: str,
+    y: str,
+    *,
+    hue: str | None = None,
+    low: str | None = None,
+    high: str | None = None,
+    baseline: float | Mapping[str, float] | None = None,
+    panel: str | None = None,
+    title: str = "",
+    xlabel: str | None = None,
+    ylabel: str | None = None,
+    ylim: tuple[float, float] | None = None,
+    logx: bool = False,
+    size: tuple[float, float] = FULL,
+) -> Figure:
+    """Lines with interval bands; told apart by colour, dash and marker.
+
+    Args:
+        frame: One row a point; ``x`` is numeric.
+        x: Column along the horizontal axis.
+        y: Column of the heights.
+        hue: Column that tells the lines apart.
+        low: Column of the band's lower edge, in the units of ``y``.
+        high: Column of the band's upper edge.
+        baseline: A level to draw across, or several by label.
+        panel: Column whose values get a panel each, with shared limits.
+        title: The quantity, not the finding.
+        xlabel: Label with the unit; the column's name if not given.
+        ylabel: Label with the unit; the column's name if not given.
+        ylim: Limits of the heights; from the data if not given.
+        logx: Logarithmic horizontal axis.
+        size: Width and height in inches.
+
+    Raises:
+        UnknownNameError: A named column is absent.
+        InvalidValueError: The frame is empty.
+    """
+    _check(frame, x, y, hue, low, high, panel)
+    fig, panels = _panels(frame, panel, size, title)
+    for axes, part in panels:
+        for place, level in enumerate(_levels(frame, hue)):
+            rows = _rows(part, hue, level).sort_values(x)
+            color = _cycle(OKABE_ITO, place)
+            axes.plot(
+                rows[x],
+                rows[y],
+                color=color,
+                linestyle=_cycle(DASHES, place),
+                marker=_cycle(MARKERS, place),
+                # at most a dozen markers a line, each line's at places of its own
+                markevery=(place % max(1, len(rows) // 12), max(1, len(rows) // 12)),
+                markeredgecolor="white",
+                markeredgewidth=0.5,
+                label=str(level),
+            )
+            if low and high:
+                axes.fill_between(rows[x], rows[low], rows[high], color=color, alpha=0.18, linewidth=0)
+        axes.grid()
+        if logx:
+            axes.set_xscale("log")
+        elif pd.api.types.is_integer_dtype(frame[x]):
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _baselines(axes, baseline)
+        axes.set_xlabel(x if xlabel is None else xlabel)
+        if ylim:
+            axes.set_ylim(ylim)
+    _finish(fig, panels, ylabel or y, legend=bool(hue) or isinstance(baseline, Mapping))
+    return fig
+
+
+@styled
+def distributions(
+    frame: pd.DataFrame,
+    x: str,
+    y: str,
+    *,
+    hue: str,
+    panel: str | None = None,
+    baseline: float | Mapping[str, float] | None = None,
+    title: str = "",
+    xlabel: str = "",
+    ylabel: str | None = None,
+    ylim: tuple[float, float] | None = None,
+    size: tuple[float, float] = FULL,
+) -> Figure:
+    """Pairs of distributions back to back, such as the similarities of positives and of negatives.
+
+    Each half is a kernel density cut at the data's range, with its quartiles; the right half is hatched.
+
+    Args:
+        frame: One row an observation.
+        x: Column of the groups (a model, an attention mode), in order of first appearance.
+        y: Column of the observed values.
+        hue: Column of exactly two levels, the two halves.
+        panel: Column whose values get a panel each, with shared limits.
+        baseline: A level to draw across, or several by label.
+        title: The quantity, not the finding.
+        xlabel: Label of the groups.
+        ylabel: Label of the values, with the unit; the column's name if not given.
+        ylim: Limits of the values; from the data if not given.
+        size: Width and height in inches.
+
+    Raises:
+        UnknownNameError: A named column is absent.
+        InvalidValueError: The frame is empty, or ``hue`` has not two levels.
+
+    Source:
+        LLM2Vec, figure 4: cosine similarity of positive and negative continuations.
+    """
+    _check(frame, x, y, hue, panel)
+    hues = _levels(frame, hue)
+    if len(hues) != 2:
+        raise InvalidValueError(hue, "exactly two levels, one a half", hues)
+    groups = _levels(frame, x)
+    fig, panels = _panels(frame, panel, size, title)
+    for axes, part in panels:
+        sns.violinplot(
+            part,
+            x=x,
+            y=y,
+            hue=hue,
+            order=groups,
+            hue_order=hues,
+            split=True,
+            gap=0.06,
+            inner="quart",
+            cut=0,
+            density_norm="width",
+            palette=list(OKABE_ITO[:2]),
+            saturation=1,
+            linewidth=0.9,
+            linecolor="black",
+            legend=False,
+            ax=axes,
+        )
+        for half in axes.collections:
+            if np.allclose(half.get_facecolor()[0], mpl.colors.to_rgba(OKABE_ITO[1])):
+                half.set_hatch(HATCHES[1])
+        for place, level in enumerate(hues):
+            axes.fill_between(
+                [], [], [], facecolor=OKABE_ITO[place], hatch=HATCHES[place], edgecolor="black", label=str(level)
+            )
+        axes.grid(axis="y")
+        axes.tick_params(axis="x", length=0)
+        axes.set(xlabel=xlabel, ylabel="")
+        _baselines(axes, baseline)
+        if ylim:
+            axes.set_ylim(ylim)
+    _finish(fig, panels, ylabel or y, legend=True)
+    return fig
+
+
+@styled
+def scatter(
+    frame: pd.DataFrame,
+    x: str,
+    y: str,
+    *,
+    hue: str | None = None,
+    panel: str | None = None,
+    title: str = "",
+    xlabel: str | None = None,
+    ylabel: str | None = None,
+    size: tuple[float, float] = FULL,
+) -> Figure:
+    """Points on two axes, told apart by colour and marker: maps of embeddings, one score against another.
+
+    Args:
+        frame: One row a point.
+        x: Column along the horizontal axis.
+        y: Column along the vertical axis.
+        hue: Column that tells the points apart.
+        panel: Column whose values get a panel each, with shared limits.
+        title: The quantity, not the finding.
+        xlabel: Label with the unit; the column's name if not given.
+        ylabel: Label with the unit; the column's name if not given.
+        size: Width and height in inches.
+
+    Raises:
+        UnknownNameError: A named column is absent.
+        InvalidValueError: The frame is empty.
+    """
+    _check(frame, x, y, hue, panel)
+    fig, panels = _panels(frame, panel, size, title)
+    for axes, part in panels:
+        for place, level in enumerate(_levels(frame, hue)):
+            rows = _rows(part, hue, level)
+            axes.scatter(
+                rows[x],
+                rows[y],
+                s=22,
+                color=_cycle(OKABE_ITO, place),
+                marker=_cycle(MARKERS, place),
+                edgecolor="black",
+                linewidth=0.4,
+                alpha=0.85,
+                label=str(level),
+            )
+        axes.grid()
+        axes.set_xlabel(x if xlabel is None else xlabel)
+    _finish(fig, panels, ylabel or y, legend=bool(hue))
+    return fig
+
+
+def _check(frame: pd.DataFrame, *columns: str | None) -> None:
+    """Columns that exist, in a frame that has rows."""
+    if not isinstance(frame, pd.DataFrame) or frame.empty:
+        raise InvalidValueError("frame", "a DataFrame with at least one row", frame)
+    for column in filter(None, columns):
+        if column not in frame.columns:
+            raise UnknownNameError("column", column, map(str, frame.columns))
+
+
+def _levels(frame: pd.DataFrame, column: str | None) -> list[Hashable]:
+    return [""] if column is None else list(frame[column].unique())
+
+
+def _rows(frame: pd.DataFrame, column: str | None, level: Hashable) -> pd.DataFrame:
+    return frame if column is None else frame[frame[column] == level]
+
+
+def _cycle(items: Sequence, place: int):
+    return items[place % len(items)]
+
+
+def _panels(
+    frame: pd.DataFrame, column: str | None, size: tuple[float, float], title: str
+) -> tuple[Figure, list[tuple[Axes, pd.DataFrame]]]:
+    """A figure with one axes per level of ``column``, sharing their limits, in the house style."""
+    levels = _levels(frame, column)
+    fig = Figure(figsize=size, layout="constrained")
+    grid = fig.subplots(1, len(levels), sharex=True, sharey=True, squeeze=False)[0]
+    for axes, level in zip(grid, levels, strict=True):
+        axes.set_title(title if column is None else str(level))
+    if column is not None:
+        suptitle(fig, title)
+    return fig, [(axes, _rows(frame, column, level)) for axes, level in zip(grid, levels, strict=True)]
+
+
+def _baselines(axes: Axes, baseline: float | Mapping[str, float] | None) -> None:
+    if baseline is None:
+        return
+    named = baseline if isinstance(baseline, Mapping) else {"_nolegend_": baseline}
+    for (label, level), dash in zip(named.items(), itertools.cycle(DASHES[1:])):
+        axes.axhline(level, color="#555555", linewidth=1.1, linestyle=dash, label=label, zorder=1.5)
+
+
+def _finish(fig: Figure, panels: list[tuple[Axes, pd.DataFrame]], ylabel: str, *, legend: bool) -> None:
+    """The label of the shared vertical axis, and one legend below the panels, where it hides nothing."""
+    panels[0][0].set_ylabel(ylabel)
+    handles = dict(_legend_entries(panels[0][0])) if legend else {}
+    if handles:
+        inches = 0.5 + 0.065 * max(map(len, handles))  # of the widest entry, at 8 pt
+        columns = max(1, min(len(handles), math.floor(fig.get_figwidth() / inches)))
+        fig.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=columns, handlelength=2.6)
+
+
+def _legend_entries(axes: Axes) -> Iterator[tuple[str, object]]:
+    handles, labels = axes.get_legend_handles_labels()
+    return ((label, handle) for label, handle in zip(labels, handles, strict=True) if label)

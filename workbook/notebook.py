@@ -1,0 +1,290 @@
+"""The frame around a notebook: its parameters checked, its seed set, its figures and verdicts kept.
+
+The setup cell of every notebook::
+
+    run = notebook.start("01_attention", scale=scale, backbone=backbone, seed=seed, rerun=rerun,
+                         output_dir=output_dir, pooling=pooling, layer=layer,
+                         allowed={"pooling": ["mean", "last-token"], "layer": range(31)})
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import os
+import platform
+import time
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+import huggingface_hub
+import pandas as pd
+import torch
+import transformers
+from IPython import get_ipython
+from IPython.display import display
+from matplotlib.figure import Figure
+from pydantic import Field, Strict, TypeAdapter, ValidationError
+
+from . import __version__, claims, figures
+from .errors import InvalidValueError, UnknownNameError
+from .files import ROOT, atomic_file
+from .scale import Scale, get_scale
+
+PACKAGES = ("torch", "transformers", "sentence-transformers", "mteb", "peft", "numpy", "scikit-learn", "matplotlib")
+"""The packages whose versions decide what a notebook shows."""
+
+_COMMON = {
+    "backbone": (Annotated[str, Strict(), Field(pattern=r"\S")], "a backbone's name, folder or hub id"),
+    "seed": (Annotated[int, Strict(), Field(ge=0, lt=2**32)], "an integer from 0 to 4294967295"),
+    "rerun": (Annotated[bool, Strict()], "True or False"),
+    "output_dir": (Annotated[str | Path, Field()], "a folder, or '' for outputs/<scale>"),
+}
+
+
+def start(
+    notebook: str,
+    *,
+    scale: str,
+    backbone: str,
+    seed: int,
+    rerun: bool,
+    output_dir: str | Path,
+    allowed: Mapping[str, Any] | None = None,
+    **own: Any,
+) -> Run:
+    """Check a notebook's parameters, set the seed and the figure style, and begin its record.
+
+    Args:
+        notebook: The notebook's name, such as ``01_attention``; its number prefixes the figures.
+        scale: Name of the scale.
+        backbone: Name, folder or hub id of the backbone.
+        seed: Seed of python, numpy and torch.
+        rerun: Compute live what is otherwise read from recorded runs.
+        output_dir: Where figures and verdicts go; ``""`` for ``outputs/<scale>`` of the project.
+        allowed: What each of the notebook's own parameters may be: a list of values, a ``range``, a type such as
+            ``float``, or an annotated type such as ``Annotated[float, Field(gt=0)]``.
+        **own: The notebook's own parameters, each with an entry in ``allowed``.
+
+    Raises:
+        UnknownNameError: A parameter that papermill injected is none of these, or a value is not in its list.
+        InvalidValueError: A value of the wrong type or out of range.
+        OutputError: ``output_dir`` can't be written.
+    """
+    allowed = dict(allowed or {})
+    if unmatched := sorted(set(own) ^ set(allowed)):
+        raise InvalidValueError("allowed", "one entry for each of the notebook's own parameters", unmatched)
+    _refuse_unknown(["scale", *_COMMON, *own])
+    chosen = get_scale(scale)
+    for name, value in {"backbone": backbone, "seed": seed, "rerun": rerun, "output_dir": output_dir}.items():
+        _validate(name, value, *_COMMON[name])
+    for name, rule in allowed.items():
+        _check_own(name, own[name], rule)
+    figures.use_style()
+    transformers.set_seed(seed)
+    if (shell := get_ipython()) is not None:
+        _silence_progress_bars()
+        pd.set_option("display.max_colwidth", 400)  # verdicts quote whole claims
+        shell.display_formatter.formatters["image/png"].for_type(Figure, _png)
+    folder = Path(output_dir).expanduser().resolve() if str(output_dir) else ROOT / "outputs" / chosen.name
+    return Run(notebook, chosen, backbone, seed, rerun, folder, own)
+
+
+class Run:
+    """One pass through a notebook: what it was asked, where its results go.
+
+    Attributes:
+        scale: The scale, with its sizes.
+        backbone: Name of the backbone.
+        seed: The seed.
+        rerun: Whether to compute live what is otherwise read from recorded runs.
+        output_dir: Folder of the results.
+    """
+
+    def __init__(
+        self,
+        notebook: str,
+        scale: Scale,
+        backbone: str,
+        seed: int,
+        rerun: bool,
+        output_dir: Path,
+        own: Mapping[str, Any],
+    ):
+        self.notebook = Path(notebook).stem
+        self.scale = scale
+        self.backbone = backbone
+        self.seed = seed
+        self.rerun = rerun
+        self.output_dir = output_dir
+        self._own = dict(own)
+        self._judged: dict[str, claims.Verdict] = {}
+        self._began = time.monotonic()
+        self._write_manifest()
+
+    def __repr__(self) -> str:
+        own = "".join(f", {name}={value!r}" for name, value in self._own.items())
+        return f"{self.notebook} at scale {self.scale.name}: backbone={self.backbone!r}, seed={self.seed}{own}"
+
+    def figure(self, fig: Figure, name: str, data: pd.DataFrame) -> None:
+        """Save a figure as ``figures/NN_name`` under the output folder, with its data, and show it.
+
+        Args:
+            fig: What a function of `workbook.figures` returned.
+            name: File name without number and ending.
+            data: The plotted values.
+
+        Raises:
+            InvalidValueError: ``name`` is no plain file name, or ``data`` no frame.
+            OutputError: The folder can't be written.
+        """
+        figures.save(fig, f"{self.notebook.split('_')[0]}_{name}", data, self.output_dir / "figures")
+        if get_ipython() is not None:
+            display(fig)
+
+    def claim(self, claim_id: str, **measured: Any) -> claims.Verdict:
+        """Judge a claim on what this run measured, and record the verdict in ``claims.json``.
+
+        Args:
+            claim_id: Its id in ``data/claims.json``.
+            **measured: What `workbook.claims.Estimate.of` takes, by the names of the claim's rule; paired differences
+                as ``**{"a - b": (value, low, high)}``.
+
+        Raises:
+            UnknownNameError: No such claim, or a name that its rule does not know.
+            InvalidValueError: A name of the rule was not measured, or a value is not finite.
+            OutputError: The folder can't be written.
+        """
+        verdict = claims.judge(claims.get(claim_id), measured, scale=self.scale.name)
+        claims.write([verdict], self.output_dir / "claims.json")
+        self._judged[claim_id] = verdict
+        return verdict
+
+    def verdicts(self, digits: int = 1) -> pd.DataFrame:
+        """The claims judged so far, a row each.
+
+        Args:
+            digits: Decimals of this run's numbers.
+
+        Returns:
+            Columns claim, paper, this run, verdict.
+        """
+        rows = [
+            {
+                "claim": verdict.statement,
+                "paper": f"{verdict.paper}, {verdict.place}",
+                "this run": ", ".join(f"{k} {v.value:.{digits}f}" for k, v in verdict.measured.items()) or "-",
+                "verdict": verdict.verdict,
+            }
+            for verdict in self._judged.values()
+        ]
+        return pd.DataFrame(rows, columns=["claim", "paper", "this run", "verdict"])
+
+    def provenance(self) -> str:
+        """What made these results, for the last cell: the same text on every machine with the same pins.
+
+        Device, times and the interpreter go to ``manifests/<notebook>.json`` in the output folder.
+
+        Raises:
+            OutputError: The folder can't be written.
+        """
+        self._write_manifest()
+        versions = ", ".join(f"{name} {version}" for name, version in _versions().items())
+        return f"{self!r}\n{versions}"
+
+    def _write_manifest(self) -> None:
+        cuda = torch.cuda.is_available()
+        manifest = {
+            "notebook": self.notebook,
+            "parameters": {
+                "scale": self.scale.name,
+                "backbone": self.backbone,
+                "seed": self.seed,
+                "rerun": self.rerun,
+                **self._own,
+            },
+            "versions": _versions(),
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "device": torch.cuda.get_device_name() if cuda else f"{platform.machine()}, {os.cpu_count()} cores",
+            "threads": torch.get_num_threads(),
+            "written": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seconds": round(time.monotonic() - self._began, 1),
+        }
+        with atomic_file(self.output_dir / "manifests" / f"{self.notebook}.json") as temporary:
+            temporary.write_text(json.dumps(manifest, indent=1, default=str) + "\n", encoding="utf-8")
+
+
+def _versions() -> dict[str, str]:
+    """Versions without the local part, which only says what a wheel was built for (``2.13.0+cu130``)."""
+    return {"workbook": __version__} | {name: metadata.version(name).split("+")[0] for name in PACKAGES}
+
+
+def _validate(name: str, value: object, kind: Any, expected: str) -> None:
+    try:
+        TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        raise InvalidValueError(name, expected, value, _way_out(value)) from error
+
+
+def _way_out(value: object) -> str:
+    """papermill casts True, False, None, integers and floats only: whatever else it brings is text."""
+    if not isinstance(value, str):
+        return ""
+    text = value.strip()
+    if text.lower() in {"true", "yes", "on", "false", "no", "off"}:
+        word = text.lower() in {"true", "yes", "on"}
+        return f"This is text; on papermill's command line write True or False: -p NAME {word}."
+    try:
+        return f"This is text; write the number itself, {float(text)!r}, without quotes (in YAML 1.0e-5, not 1e-5)."
+    except ValueError:
+        return ""
+
+
+def _check_own(name: str, value: object, rule: Any) -> None:
+    if isinstance(rule, range):
+        integer = isinstance(value, int) and not isinstance(value, bool)
+        if not (integer and value in rule):
+            step = f" in steps of {rule.step}" if rule.step != 1 else ""
+            raise InvalidValueError(name, f"an integer from {rule[0]} to {rule[-1]}{step}", value, _way_out(value))
+    elif isinstance(rule, Collection):
+        if not any(value == item and type(value) is type(item) for item in rule):
+            raise UnknownNameError(name, value, map(str, rule), _way_out(value))
+    else:
+        strict = TypeAdapter(Annotated[rule, Strict()])
+        try:
+            strict.validate_python(value)
+        except ValidationError as error:
+            problem = error.errors()[0]["msg"].removeprefix("Input should be ")
+            raise InvalidValueError(name, problem, value, _way_out(value)) from error
+
+
+def _refuse_unknown(declared: list[str]) -> None:
+    """Names that papermill injected and the notebook does not know; papermill itself only warns."""
+    shell = get_ipython()
+    if shell is None:
+        return
+    injected = [cell for cell in shell.user_ns.get("In", []) if cell.startswith("# Parameters\n")]
+    for statement in ast.parse(injected[-1]).body if injected else []:
+        for target in getattr(statement, "targets", []):
+            if isinstance(target, ast.Name) and target.id not in declared:
+                raise UnknownNameError("parameter", target.id, declared)
+
+
+def _png(fig: Figure) -> tuple[bytes, dict[str, int]]:
+    """A figure as notebooks show it: sharp on dense screens, in its own size, the same bytes every time."""
+    buffer = io.BytesIO()
+    fig.savefig(buffer, format="png", dpi=144, metadata={"Software": None})
+    width, height = (round(100 * inches) for inches in fig.get_size_inches())
+    return buffer.getvalue(), {"width": width, "height": height}
+
+
+def _silence_progress_bars() -> None:
+    """Loading bars would fill a notebook with timings that differ from run to run."""
+    transformers.utils.logging.disable_progress_bar()
+    huggingface_hub.utils.disable_progress_bars()
+    os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"

@@ -1,0 +1,206 @@
+"""Probes: what a decoder's attention and a pooling do to an embedding, measured. Frames out, nothing drawn.
+
+A probe takes a sentence-transformers model whose first module is a `workbook.modules.Decoder`, and leaves it as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from sentence_transformers.util import batch_to_device
+
+from .attention import MODES, set_mode
+from .errors import InvalidValueError
+from .modules import Decoder
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+TIE = 1e-5
+"""Two cosines closer than this are a tie: float32 rounding stays well below it (bfloat16 does not)."""
+
+
+@torch.no_grad()
+def layer_cosine(model: SentenceTransformer, texts: Sequence[str]) -> pd.DataFrame:
+    """Cosine between the states that causal and bidirectional attention give the same token, in every layer.
+
+    Args:
+        model: An embedder; its weights are read under both attention modes, whichever is its own.
+        texts: Strings, one forward pass each.
+
+    Returns:
+        One row per text, layer and token: ``text`` (its index), ``layer`` (0 is the input embedding, the last is what
+        the final norm gives), ``position`` (from 0), ``token`` (its string), ``cosine`` (-1 to 1), and ``control``:
+        the cosine with the bidirectional state of the next token in the text (the first one for the last), which is
+        what two states of a layer have in common anyway.
+
+    Raises:
+        InvalidValueError: No texts, or a model that does not begin with a Decoder.
+
+    Source: LLM2Vec, section 4.2 and figures 5, 8 and 9.
+    """
+    module = _decoder(model, texts)
+    rows = []
+    for index, encoded in enumerate(module.encode_texts(texts)):
+        ids = torch.tensor([encoded.input_ids], device=module.decoder.device)
+        states = {}
+        for mode in MODES:
+            with _switched(module, mode):
+                hidden = module.decoder(input_ids=ids, output_hidden_states=True, use_cache=False).hidden_states
+            states[mode] = torch.stack(hidden).squeeze(1).float()  # (layers, tokens, dim)
+        causal, both = (states[mode] for mode in MODES)
+        cosine = F.cosine_similarity(causal, both, dim=-1).cpu().numpy()
+        control = F.cosine_similarity(causal, both.roll(-1, dims=1), dim=-1).cpu().numpy()
+        tokens = [module.tokenizer.decode([token]) for token in encoded.input_ids]
+        layers, positions = np.indices(cosine.shape)
+        rows.append(
+            pd.DataFrame(
+                {
+                    "text": index,
+                    "layer": layers.ravel(),
+                    "position": positions.ravel(),
+                    "token": tokens * len(cosine),
+                    "cosine": cosine.ravel(),
+                    "control": control.ravel(),
+                }
+            )
+        )
+    return pd.concat(rows, ignore_index=True)
+
+
+@torch.no_grad()
+def prefix_test(model: SentenceTransformer, triples: pd.DataFrame) -> pd.DataFrame:
+    """Can the beginning of a sentence tell how it ends? Similarities when only the shared prefix is pooled.
+
+    Three sentences begin with the same words A and go on with B (the query), C (the same in other words) and D
+    (something else). Each is read whole, but only the tokens of A are pooled, by the model's own pooling. States that
+    hold something of what follows make A+B more similar to A+C than to A+D; states that don't make all three one
+    vector.
+
+    Args:
+        model: An embedder, best in float32: in bfloat16 rounding alone parts equal vectors by up to 3e-4.
+        triples: Columns ``id``, ``prefix``, ``query``, ``positive``, ``negative``, as
+            `workbook.corpora.authored.future_tokens` reads them; the last three are continuations.
+
+    Returns:
+        One row a triple: ``id``, ``positive`` and ``negative`` (cosine to the query), and ``correct``: 1.0 if the
+        positive is more similar, 0.0 if the negative is, 0.5 where they differ by less than :data:`TIE`. The mean of
+        ``correct`` is the accuracy.
+
+    Raises:
+        InvalidValueError: No triples, a missing column, or a model that does not begin with a Decoder.
+
+    Source: LLM2Vec, section 4.1, figures 4 and 7; after Echo embeddings (Springer et al. 2024).
+    """
+    wanted = ["id", "prefix", "query", "positive", "negative"]
+    if not set(wanted) <= set(triples.columns):
+        raise InvalidValueError("triples", f"a frame with the columns {', '.join(wanted)}", list(triples.columns))
+    module = _decoder(model, triples["id"].tolist())
+    vectors = {}
+    for kind in ("query", "positive", "negative"):
+        texts = [f"{prefix} {rest}" for prefix, rest in zip(triples["prefix"], triples[kind], strict=True)]
+        lengths = _prefix_lengths(module, triples["prefix"], texts)
+        features = batch_to_device(model.preprocess(texts), model.device)
+        mask = features["pooling_mask"]
+        features["pooling_mask"] = mask * (mask.cumsum(dim=1) <= lengths.to(mask.device).unsqueeze(1))
+        vectors[kind] = model(features)["sentence_embedding"].float()
+    frame = pd.DataFrame({"id": triples["id"].to_numpy()})
+    for kind in ("positive", "negative"):
+        frame[kind] = F.cosine_similarity(vectors["query"], vectors[kind], dim=-1).cpu().numpy().astype(float)
+    gap = frame["positive"] - frame["negative"]
+    frame["correct"] = np.where(gap.abs() < TIE, 0.5, (gap > 0).astype(float))
+    return frame
+
+
+def recency(model: SentenceTransformer, texts: Sequence[str], windows: int = 5, batch_size: int = 32) -> pd.DataFrame:
+    """How far an embedding moves when one part of the text is exchanged, by where that part stands.
+
+    Each text is cut into windows of equally many words. One window at a time is replaced by the same window of the
+    next text in the list, and the embedding compared with the untouched one. An embedding that leans on the end moves
+    most when the last window changes.
+
+    Args:
+        model: Any sentence-transformers model.
+        texts: At least two strings, each of at least ``windows`` words; alike in length, so that the exchange is fair.
+        windows: Number of windows.
+        batch_size: Texts a batch.
+
+    Returns:
+        One row per text and window: ``text`` (its index), ``window`` (0 is the beginning), ``movement`` (1 - cosine,
+        0 to 2) and ``share`` (of the text's whole movement; the shares of a text add up to 1, so 1 / windows is no
+        bias).
+
+    Raises:
+        InvalidValueError: Fewer than two texts or windows, or a text too short to be cut.
+
+    Source: the claim is Causal2Vec's (section 1) and NV-Embed's (section 3.2); the measurement is this project's.
+    """
+    if isinstance(windows, bool) or not isinstance(windows, int) or windows < 2:
+        raise InvalidValueError("windows", "a whole number from 2", windows)
+    if isinstance(texts, str) or len(texts) < 2:
+        raise InvalidValueError("texts", "at least two strings", texts)
+    words = [text.split() for text in texts]
+    for index, parts in enumerate(words):
+        if len(parts) < windows:
+            raise InvalidValueError(f"text {index}", f"at least {windows} words, one a window", texts[index])
+    changed = []
+    for own, donor in zip(words, [*words[1:], words[0]], strict=True):
+        cuts, others = _cuts(own, windows), _cuts(donor, windows)
+        changed += [" ".join(chain.from_iterable([*cuts[:n], others[n], *cuts[n + 1 :]])) for n in range(windows)]
+    vectors = model.encode(
+        [*map(" ".join, words), *changed], batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False
+    ).float()
+    before, after = vectors[: len(texts)], vectors[len(texts) :].view(len(texts), windows, -1)
+    movement = 1 - F.cosine_similarity(before.unsqueeze(1), after, dim=-1).cpu().double().numpy()
+    rows, columns = np.indices(movement.shape)
+    return pd.DataFrame(
+        {
+            "text": rows.ravel(),
+            "window": columns.ravel(),
+            "movement": movement.ravel(),
+            "share": (movement / movement.sum(axis=1, keepdims=True)).ravel(),
+        }
+    )
+
+
+def _decoder(model: SentenceTransformer, items: Sequence) -> Decoder:
+    if isinstance(items, str) or len(items) == 0:
+        raise InvalidValueError("texts", "at least one, in a list", items)
+    module = model[0]
+    if not isinstance(module, Decoder):
+        raise InvalidValueError(
+            "model", "a model whose first module is a Decoder", type(module).__name__, "Build it with workbook.build."
+        )
+    return module
+
+
+@contextmanager
+def _switched(module: Decoder, mode: str) -> Iterator[None]:
+    """Another attention for a while, in evaluation mode."""
+    training = module.decoder.training
+    module.decoder.eval()
+    set_mode(module.decoder, mode)
+    try:
+        yield
+    finally:
+        set_mode(module.decoder, module.attention)
+        module.decoder.train(training)
+
+
+def _prefix_lengths(module: Decoder, prefixes: Sequence[str], texts: Sequence[str]) -> torch.Tensor:
+    """Tokens of each text that begin inside its prefix."""
+    offsets = module.tokenizer(list(texts), add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    return torch.tensor(
+        [sum(start < len(prefix) for start, _ in spans) for prefix, spans in zip(prefixes, offsets, strict=True)]
+    )
+
+
+def _cuts(words: list[str], windows: int) -> list[list[str]]:
+    return [part.tolist() for part in np.array_split(np.array(words, dtype=object), windows)]

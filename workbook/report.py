@@ -1,0 +1,85 @@
+"""One page about a run: what ran, which claims held, every figure, and what made them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import nbformat
+from nbconvert import HTMLExporter
+
+from . import claims
+from .errors import MissingDataError
+from .files import atomic_file
+from .runner import read_manifest
+
+
+def write(folder: str | Path) -> Path:
+    """Write ``index.html`` into a run folder, and each executed notebook as HTML beside it.
+
+    The page holds its style and its figures, so that it can be moved alone; only the links need the folder.
+
+    Args:
+        folder: What `workbook.runner.Session` wrote.
+
+    Returns:
+        Path of the page.
+
+    Raises:
+        MissingDataError: The folder holds no run.
+        DamagedFileError: The manifest or the verdicts can't be read.
+        OutputError: The folder can't be written.
+    """
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    if not manifest:
+        raise MissingDataError(
+            f"Expected a run's manifest.json in {folder}, found none. Run the notebooks into it first."
+        )
+    for name in manifest["notebooks"]:
+        _write_notebook(folder / f"{name}.ipynb")
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    page = environment.get_template("report.html.jinja").render(
+        manifest=manifest,
+        notebooks=[
+            {"name": name, "executed": (folder / f"{name}.ipynb").exists(), "seconds": None, "problem": "", **entry}
+            for name, entry in manifest["notebooks"].items()
+        ],
+        verdicts=claims.read(folder / "claims.json"),
+        figures=[_figure(path) for path in sorted(folder.glob("figures/*.png"))],
+        runs=[_read_json(path) for path in sorted(folder.glob("manifests/*.json"))],
+    )
+    with atomic_file(folder / "index.html") as temporary:
+        temporary.write_text(page, encoding="utf-8")
+    return folder / "index.html"
+
+
+def _write_notebook(path: Path) -> None:
+    """An executed notebook as HTML, unless the page is newer."""
+    target = path.with_suffix(".html")
+    if not path.exists() or (target.exists() and target.stat().st_mtime >= path.stat().st_mtime):
+        return
+    page, _ = HTMLExporter().from_notebook_node(nbformat.read(path, as_version=4), {"metadata": {"name": path.stem}})
+    with atomic_file(target) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+
+
+def _figure(path: Path) -> dict[str, Any]:
+    return {
+        "name": path.stem,
+        "image": base64.b64encode(path.read_bytes()).decode(),
+        "endings": [e for e in ("pdf", "svg", "png", "csv") if path.with_suffix(f".{e}").exists()],
+    }
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8"))

@@ -1,0 +1,253 @@
+"""Running notebooks unattended: papermill underneath, resumed by content, nothing half-written.
+
+A run folder holds the executed notebooks, what they left (figures, claims, manifests) and ``manifest.json``. A
+notebook is not run again while its source, its parameters, the library with its data, and every installed version are
+what they were and its executed copy is intact.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import platform
+import re
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import filelock
+import nbformat
+import papermill
+from papermill.exceptions import PapermillExecutionError
+
+from . import __version__
+from .errors import DamagedFileError, MissingDataError, OutputError, UnknownNameError
+from .files import ROOT, atomic_file, sha256
+
+PASSED = "passed"
+FAILED = "failed"
+UNCHANGED = "unchanged"
+_UNFINISHED = "unfinished"
+
+
+class Outcome(NamedTuple):
+    """How one notebook went.
+
+    Attributes:
+        name: The notebook, such as ``01_attention``.
+        status: ``passed``, ``failed``, or ``unchanged`` if an earlier run's copy still stands.
+        seconds: Time it took, of the earlier run if unchanged.
+        problem: Cell and error of a failure, else empty.
+    """
+
+    name: str
+    status: str
+    seconds: float
+    problem: str = ""
+
+
+def find(wanted: Sequence[str], folder: Path | None = None) -> list[Path]:
+    """The notebooks of those numbers or names, in their order; all of them if none is named.
+
+    Args:
+        wanted: Numbers (``01``, ``1``), names (``01_attention``) or file names.
+        folder: Where they are; the project's ``notebooks`` if not given.
+
+    Raises:
+        MissingDataError: The folder holds no notebooks.
+        UnknownNameError: No such notebook; the message lists them.
+    """
+    folder = Path(folder or ROOT / "notebooks").resolve()
+    notebooks = {path.stem: path for path in sorted(folder.glob("[0-9]*.ipynb"))}
+    if not notebooks:
+        raise MissingDataError(
+            f"Expected notebooks named NN_name.ipynb in {folder}, found none. Run from a checkout of the project, "
+            "or name their folder with --notebooks."
+        )
+    chosen = {}
+    for name in wanted:
+        stem = Path(name).name.removesuffix(".ipynb")
+        matches = [key for key in notebooks if stem == key or key.split("_")[0] == stem.zfill(2)]
+        if not matches:
+            raise UnknownNameError("notebook", name, notebooks)
+        chosen.update((key, notebooks[key]) for key in matches)
+    return [path for stem, path in notebooks.items() if not wanted or stem in chosen]
+
+
+class Session:
+    """One run into one folder, which it holds alone.
+
+    Args:
+        folder: The run folder; created if need be.
+        parameters: Passed to every notebook, besides ``output_dir``, which is the folder; ``rerun`` only to those that
+            declare it.
+
+    Raises:
+        OutputError: On entering: the folder can't be written, or another run holds it.
+        DamagedFileError: On entering: the folder's manifest can't be read.
+    """
+
+    def __init__(self, folder: Path, parameters: Mapping[str, Any]):
+        self.folder = Path(folder).expanduser().resolve()
+        self.parameters = dict(parameters)
+        self._lock = filelock.FileLock(self.folder / ".lock", timeout=0)
+        self._surroundings = _surroundings()
+
+    def __enter__(self) -> Self:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire()
+        except filelock.Timeout as error:
+            raise OutputError(
+                f"Another run is writing to {self.folder}. Wait for it to end, or choose another folder with --output."
+            ) from error
+        except OSError as error:
+            raise OutputError(
+                f"Could not write {self.folder}: {error.strerror or error}. Choose another folder with --output."
+            ) from error
+        try:
+            for leftover in self.folder.glob(".*.ipynb.*"):  # of a run that was killed
+                shutil.rmtree(leftover, ignore_errors=True)
+            self._entries = read_manifest(self.folder).get("notebooks", {})
+            self._write_manifest()
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def execute(self, source: Path) -> Outcome:
+        """Run one notebook, unless its executed copy still stands; a failure is an outcome, not an exception.
+
+        Args:
+            source: The notebook; it is only read.
+
+        Raises:
+            OutputError: The run folder can't be written.
+        """
+        name, target, key = source.stem, self.folder / source.name, self._key(source)
+        known = self._entries.get(name, {})
+        same = known.get("status") == PASSED and known["key"] == key
+        if same and target.exists() and sha256(target) == known["sha256"]:
+            return Outcome(name, UNCHANGED, known["seconds"])
+        self._record(name, status=_UNFINISHED, key=key, parameters=self.parameters)
+        began = time.monotonic()
+        problem = _execute(source, target, self.parameters | {"output_dir": str(self.folder)})
+        outcome = Outcome(name, FAILED if problem else PASSED, round(time.monotonic() - began, 1), problem)
+        self._record(
+            name,
+            status=outcome.status,
+            key=key,
+            parameters=self.parameters,
+            seconds=outcome.seconds,
+            problem=problem,
+            ended=datetime.now(UTC).isoformat(timespec="seconds"),
+            sha256=sha256(target) if target.exists() else None,
+        )
+        return outcome
+
+    def _key(self, source: Path) -> str:
+        content = [sha256(source), self.parameters, self._surroundings]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def _record(self, name: str, **entry: Any) -> None:
+        self._entries[name] = entry
+        self._write_manifest()
+
+    def _write_manifest(self) -> None:
+        manifest = {
+            "workbook": __version__,
+            "platform": platform.platform(),
+            **self._surroundings,
+            "notebooks": dict(sorted(self._entries.items())),
+        }
+        with atomic_file(self.folder / "manifest.json") as temporary:
+            temporary.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a run folder; empty if there is none yet.
+
+    Raises:
+        DamagedFileError: It can't be read.
+    """
+    path = Path(folder) / "manifest.json"
+    if not path.exists():
+        return {}
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        assert isinstance(manifest["notebooks"], dict)
+    except (ValueError, KeyError, TypeError, AssertionError) as error:
+        raise DamagedFileError(
+            f"Expected a run's manifest in {path}, found something else. Delete it to run everything again."
+        ) from error
+    return manifest
+
+
+def _surroundings() -> dict[str, Any]:
+    """What a result depends on besides the notebook: library, data, interpreter, every installed version."""
+    digest = hashlib.sha256()
+    for path in sorted([*ROOT.glob("workbook/**/*.py"), *ROOT.glob("data/**/*")]):
+        if path.is_file():
+            digest.update(f"{path.relative_to(ROOT)} {sha256(path)}\n".encode())
+    versions = {distribution.name: distribution.version for distribution in metadata.distributions()}
+    return {
+        "library": digest.hexdigest(),
+        "python": platform.python_version(),
+        "versions": dict(sorted(versions.items(), key=lambda item: item[0].lower())),
+    }
+
+
+def _execute(source: Path, target: Path, parameters: Mapping[str, Any]) -> str:
+    """Run a notebook under a temporary name, rename it, and say what went wrong, if anything."""
+    logging.getLogger("papermill").setLevel(logging.CRITICAL)
+    try:
+        notebook = nbformat.read(source, as_version=4)
+    except (nbformat.reader.NotJSONError, nbformat.ValidationError, UnicodeDecodeError) as error:
+        return f"not a notebook: {_first_line(error)}"
+    if not _declares(notebook, "rerun"):
+        parameters = {name: value for name, value in parameters.items() if name != "rerun"}
+    problem = ""
+    with atomic_file(target) as temporary:
+        try:
+            papermill.execute_notebook(
+                notebook,
+                temporary,
+                parameters,
+                kernel_name="python3",
+                language="python",
+                progress_bar=False,
+                cwd=source.parent,
+                extra_arguments=["--IPKernelApp.log_level=CRITICAL"],  # its chatter would break our lines
+            )
+        except PapermillExecutionError as error:
+            problem = f"In [{error.exec_count}]: {error.ename}: {_first_line(error.evalue)}"
+        except OSError:
+            raise
+        except Exception as error:  # a dead kernel, for one: this notebook failed, the rest goes on
+            problem = f"{type(error).__name__}: {_first_line(error)}"
+        executed = nbformat.read(temporary, as_version=4)
+        # papermill marks what a dead kernel or sys.exit left behind as completed: look at what really ran
+        code = [cell for cell in executed.cells if cell.cell_type == "code" and cell.source.strip()]
+        started = [cell for cell in code if cell.metadata.papermill.start_time]
+        finished = len(started) == len(code) and all(cell.execution_count for cell in code)
+        if not finished and not problem.startswith("In ["):
+            left = len(code) - len(started)
+            problem = f"In [{len(started)}]: {problem or 'the notebook ended itself'}; cells not run: {left}"
+    return problem
+
+
+def _declares(notebook: nbformat.NotebookNode, name: str) -> bool:
+    cells = (cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", []))
+    return any(re.search(rf"^{name}\b", cell.source, re.MULTILINE) for cell in cells)
+
+
+def _first_line(error: object) -> str:
+    return next(iter(str(error).strip().splitlines()), "no message")
