@@ -20,3 +20,11 @@ def smollm2():
     import workbook
 
     return workbook.build("mean", dtype="float32", device="cpu")
+
+
+@pytest.fixture(scope="session")
+def docs():
+    """The docs corpus of the pinned packages, from the cache or built."""
+    from workbook.corpora.docs import load_docs
+
+    return load_docs()

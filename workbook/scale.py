@@ -12,10 +12,10 @@ class Scale(BaseModel):
 
     Attributes:
         name: ``quick``, ``cpu``, ``gpu`` or ``paper``.
-        queries: Queries of a retrieval task.
-        documents: Documents of a retrieval task, the relevant ones included.
-        texts: Texts of a classification or clustering task.
-        pairs: Pairs of an STS or pair-classification task.
+        queries: Queries of an offline retrieval task.
+        documents: Documents of an offline retrieval task, the relevant ones included.
+        texts: Texts of an offline classification or clustering task.
+        pairs: Pairs of an offline STS task.
         max_length: Longest input in tokens; the rest of a text is cut at the right.
         resamples: Bootstrap resamples of an interval.
         probe_texts: Texts that a probe of hidden states reads.
@@ -37,7 +37,7 @@ SCALES: dict[str, Scale] = {
     scale.name: scale
     for scale in (
         Scale(
-            name="quick", queries=60, documents=120, texts=96, pairs=120, max_length=64, resamples=1000, probe_texts=4
+            name="quick", queries=60, documents=100, texts=84, pairs=120, max_length=64, resamples=1000, probe_texts=4
         ),
         Scale(
             name="cpu",

@@ -1,1 +1,1 @@
-"""Texts: what the project wrote itself, and the corpus that it builds from the packages it installs."""
+"""Text to learn and measure on: the docs corpus and the authored files."""

@@ -13,6 +13,9 @@ from ..files import data_path
 PAPERS = ("anchor", "causal2vec", "lens", "llm2vec", "nv_embed")
 """The papers whose task instructions are kept, one file each."""
 
+INSTRUCTION_SETS = (*PAPERS, "docs")
+"""The papers' instructions, and the workbook's own for its offline tasks."""
+
 PUBLISHED = ("echo_untrained", "llm2vec_untrained")
 """The published tables that are kept, one file each."""
 
@@ -95,10 +98,10 @@ def topics() -> pd.DataFrame:
 
 
 def instructions(paper: str) -> pd.DataFrame:
-    """The task instructions of a paper, word for word as its tables print them.
+    """The task instructions of a paper, word for word as its tables print them, or the workbook's own.
 
     Args:
-        paper: One of ``PAPERS``; a hyphen may stand for the underscore.
+        paper: One of ``PAPERS``, a hyphen may stand for the underscore; or ``docs``, for the tasks of the suite docs.
 
     Returns:
         One row for each task, instruction and use, strings: ``task`` (mteb's name for it, or the name of a training
@@ -107,13 +110,13 @@ def instructions(paper: str) -> pd.DataFrame:
         training set may have several instructions.
 
     Raises:
-        UnknownNameError: No such paper; the message lists those there are.
+        UnknownNameError: No such set of instructions; the message lists those there are.
         MissingDataError: The file is absent; the message names its path.
         DamagedFileError: The file is not the one described here; the message says what is wrong.
     """
     name = paper.replace("-", "_") if isinstance(paper, str) else paper
-    if name not in PAPERS:
-        raise UnknownNameError("paper", paper, PAPERS)
+    if name not in INSTRUCTION_SETS:
+        raise UnknownNameError("paper", paper, INSTRUCTION_SETS)
     return _read(
         "instructions", f"{name}.csv", columns=["task", "side", "instruction", "source"], choices={"side": SIDES}
     )

@@ -1,0 +1,74 @@
+"""The bridge from mteb to a SentenceTransformer: instructions by task, every text embedded once."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mteb.models import ModelMeta
+from mteb.types import PromptType
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from sentence_transformers import SentenceTransformer
+
+
+class Encoder:
+    """A SentenceTransformer as mteb wants it.
+
+    Queries go through ``encode_query``, documents through ``encode_document`` and what is neither through ``encode``,
+    each with the bare instruction of the task as ``prompt`` where there is one. Vectors are kept, so a text that
+    several tasks share under one instruction is embedded once.
+
+    Args:
+        model: Any SentenceTransformer.
+        instructions: Columns task, side (query, document or both), instruction; None for no instructions.
+        batch_size: Texts a batch.
+    """
+
+    def __init__(self, model: SentenceTransformer, instructions: pd.DataFrame | None = None, batch_size: int = 32):
+        self.model = model
+        self.batch_size = batch_size
+        self.mteb_model_meta = ModelMeta.create_empty()
+        self._instructions = {}
+        if instructions is not None:
+            rows = zip(instructions["task"], instructions["side"], instructions["instruction"], strict=True)
+            self._instructions = {(task, side): instruction for task, side, instruction in rows}
+        self._vectors: dict[tuple[str | None, str | None], dict[str, np.ndarray]] = {}
+        self._digest = hashlib.sha256()
+
+    def instruction(self, task: str, prompt_type: PromptType | None) -> str | None:
+        """The instruction put before a text; texts that are neither query nor document take the query's."""
+        side = "document" if prompt_type == PromptType.document else "query"
+        return self._instructions.get((task, side), self._instructions.get((task, "both")))
+
+    def encode(
+        self, inputs: Any, *, task_metadata: Any, prompt_type: PromptType | None = None, **kwargs: Any
+    ) -> np.ndarray:
+        """Embed the texts of an mteb data loader: float32 (texts, dim), in their order."""
+        texts = [text for batch in inputs for text in batch["text"]]
+        role = prompt_type.value if prompt_type else None
+        instruction = self.instruction(task_metadata.name, prompt_type)
+        vectors = self._vectors.setdefault((role, instruction), {})
+        new = [text for text in dict.fromkeys(texts) if text not in vectors]
+        if new:
+            methods = {"query": self.model.encode_query, "document": self.model.encode_document}
+            encode = methods.get(role, self.model.encode)
+            made = encode(new, prompt=instruction, batch_size=self.batch_size, show_progress_bar=False)
+            vectors.update(zip(new, made, strict=True))
+        self._digest.update(repr(texts).encode())
+        return np.stack([vectors[text] for text in texts])
+
+    def digest(self) -> str:
+        """Name of the texts asked for since the last call."""
+        name, self._digest = self._digest.hexdigest()[:16], hashlib.sha256()
+        return name
+
+    def similarity(self, first: np.ndarray, second: np.ndarray) -> Any:
+        """The model's own similarity of all pairs: (first, second)."""
+        return self.model.similarity(first, second)
+
+    def similarity_pairwise(self, first: np.ndarray, second: np.ndarray) -> Any:
+        """The model's own similarity of each pair: (pairs,)."""
+        return self.model.similarity_pairwise(first, second)

@@ -1,0 +1,213 @@
+"""Suite ``docs``: mteb tasks of every type, made of the docs corpus and the project's own texts, for any machine.
+
+What is sampled is sampled by hash: a smaller scale takes a part of what a larger one takes, on every machine and under
+every seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pandas as pd
+from datasets import Dataset, DatasetDict
+from mteb.abstasks import (
+    AbsTaskClassification,
+    AbsTaskClustering,
+    AbsTaskPairClassification,
+    AbsTaskRetrieval,
+    AbsTaskSTS,
+)
+from mteb.abstasks.task_metadata import TaskMetadata
+from mteb.types import PromptType
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from ..corpora.authored import paraphrase_ladder, reviews, topics
+from ..corpora.docs import load_docs
+from ..scale import Scale
+
+CANDIDATES = 10
+"""Documents that a query of the reranking task is ranked against, its own included."""
+PACKAGES = 8
+"""Packages, those with most pairs, that the clustering of summary lines tells apart."""
+
+
+_UNSAID = (
+    "reference",
+    "date",
+    "domains",
+    "task_subtypes",
+    "license",
+    "annotations_creators",
+    "dialect",
+    "sample_creation",
+    "bibtex_citation",
+)
+
+
+def metadata(name: str, kind: str, metric: str, description: str) -> TaskMetadata:
+    """Metadata of an English text task that lives on this machine; ``metric`` is its main score."""
+    return TaskMetadata(
+        name=name,
+        description=description,
+        type=kind,
+        main_score=metric,
+        dataset={"path": "workbook", "revision": "1"},
+        category="t2t" if kind in ("Retrieval", "Reranking", "STS", "PairClassification") else "t2c",
+        modalities=["text"],
+        eval_splits=["test"],
+        eval_langs=["eng-Latn"],
+        **dict.fromkeys(_UNSAID),
+    )
+
+
+class Loaded:
+    """What the tasks below share: their data are there from the start."""
+
+    data_loaded = True
+
+    def __init__(self, dataset: dict):
+        super().__init__()
+        self.dataset = dataset
+
+    def load_data(self, *args: object, **kwargs: object) -> None:
+        """Nothing to do."""
+
+
+class DocsRetrieval(Loaded, AbsTaskRetrieval):
+    """Summary line -> its description among others."""
+
+    metadata = metadata("DocsRetrieval", "Retrieval", "ndcg_at_10", "Find the description of a docstring's summary.")
+
+
+class DocsReranking(Loaded, AbsTaskRetrieval):
+    """Summary line -> its description among those that share most words with it."""
+
+    metadata = metadata("DocsReranking", "Reranking", "map_at_1000", "Rank descriptions alike in words by a summary.")
+
+
+class DocsPairs(Loaded, AbsTaskPairClassification):
+    """Whether a description belongs to a summary; half belong, half only share words with it."""
+
+    metadata = metadata("DocsPairs", "PairClassification", "cosine_ap", "Tell pairs from look-alikes.")
+    input1_prompt_type = PromptType.query
+    input2_prompt_type = PromptType.document
+
+
+class PackageClustering(Loaded, AbsTaskClustering):
+    """Summary lines by package."""
+
+    metadata = metadata("PackageClustering", "Clustering", "v_measure", "Cluster summary lines by package.")
+    max_fraction_of_documents_to_embed = None
+
+
+class TopicClustering(Loaded, AbsTaskClustering):
+    """Sentences by topic."""
+
+    metadata = metadata("TopicClustering", "Clustering", "v_measure", "Cluster sentences by topic.")
+    max_fraction_of_documents_to_embed = None
+
+
+class ReviewClassification(Loaded, AbsTaskClassification):
+    """Polarity of short reviews."""
+
+    metadata = metadata("ReviewClassification", "Classification", "accuracy", "Tell praise from complaint.")
+    samples_per_label = 16
+
+
+class ParaphraseLadder(Loaded, AbsTaskSTS):
+    """Similarity of sentences whose wording and meaning part company."""
+
+    metadata = metadata("ParaphraseLadder", "STS", "cosine_spearman", "Grade how much of a meaning is shared.")
+
+
+def docs_tasks(scale: Scale) -> list:
+    """The tasks of suite ``docs`` at the sizes of a scale (or all there is, where that is less)."""
+    test = load_docs().split("test")
+    return [*_pairs_tasks(test, scale), _packages(test, scale), _topics(scale), _reviews(scale), _ladder(scale)]
+
+
+def by_hash(frame: pd.DataFrame, column: str = "id") -> pd.DataFrame:
+    """Rows in the order of the sha256 of a column: as good as random, and the same everywhere."""
+    return frame.iloc[
+        np.argsort([hashlib.sha256(value.encode()).hexdigest() for value in frame[column]], kind="stable")
+    ]
+
+
+def _pairs_tasks(test: pd.DataFrame, scale: Scale) -> list:
+    """Retrieval, reranking and pair classification over the same queries and documents, embedded once."""
+    test = by_hash(test).head(scale.documents).reset_index(drop=True)
+    queries = test.head(scale.queries)
+    close = _neighbours(queries["query"], test["document"])
+    ids = test["id"].to_numpy()
+
+    def dataset(top_ranked: dict | None) -> dict:
+        corpus = Dataset.from_dict({"id": list(ids), "text": list(test["document"])})
+        asked = Dataset.from_dict({"id": list(queries["id"]), "text": list(queries["query"])})
+        relevant = {name: {name: 1} for name in queries["id"]}
+        return {
+            "default": {
+                "test": {"corpus": corpus, "queries": asked, "relevant_docs": relevant, "top_ranked": top_ranked}
+            }
+        }
+
+    candidates = {name: [name, *ids[near[: CANDIDATES - 1]]] for name, near in zip(queries["id"], close, strict=True)}
+    impostors = test["document"].to_numpy()[close[:, 0]]
+    pairs = {
+        "sentence1": [*queries["query"], *queries["query"]],
+        "sentence2": [*queries["document"], *impostors],
+        "labels": [1] * len(queries) + [0] * len(queries),
+    }
+    return [
+        DocsRetrieval(dataset(None)),
+        DocsReranking(dataset(candidates)),
+        DocsPairs({"test": Dataset.from_dict(pairs)}),
+    ]
+
+
+def _neighbours(queries: pd.Series, documents: pd.Series) -> np.ndarray:
+    """For query i the other documents, nearest in weighted words first: int (queries, documents - 1)."""
+    vectorizer = TfidfVectorizer(sublinear_tf=True, stop_words="english").fit(documents)
+    similarity = (vectorizer.transform(queries) @ vectorizer.transform(documents).T).toarray().round(6)
+    own = np.arange(len(queries))
+    similarity[own, own] = -1
+    return np.argsort(-similarity, axis=1, kind="stable")[:, :-1]
+
+
+def _packages(test: pd.DataFrame, scale: Scale) -> PackageClustering:
+    largest = test["package"].value_counts(sort=False).sort_index().sort_values(ascending=False, kind="stable")
+    chosen = by_hash(test[test["package"].isin(largest.index[:PACKAGES])])
+    return _clustering(PackageClustering, chosen["query"], chosen["package"], scale.texts // PACKAGES)
+
+
+def _topics(scale: Scale) -> TopicClustering:
+    frame = by_hash(topics())
+    return _clustering(TopicClustering, frame["text"], frame["topic"], scale.texts // frame["topic"].nunique())
+
+
+def _clustering(task: type, sentences: pd.Series, labels: pd.Series, each: int) -> AbsTaskClustering:
+    """A clustering task over the first ``each`` sentences of every label; mteb's resamples are as large as the set."""
+    kept = labels.groupby(labels).head(max(each, 2)).index
+    made = task({"test": Dataset.from_dict({"sentences": list(sentences[kept]), "labels": list(labels[kept])})})
+    made.max_documents_per_cluster = len(kept)
+    return made
+
+
+def _reviews(scale: Scale) -> ReviewClassification:
+    frame = by_hash(reviews())
+    frame = frame.groupby(["split", "label"]).head(max(scale.texts // 4, 2))
+    splits = {
+        split: Dataset.from_dict({"text": list(part["text"]), "label": list((part["label"] == "positive").astype(int))})
+        for split, part in frame.groupby("split")
+    }
+    return ReviewClassification(DatasetDict(splits))
+
+
+def _ladder(scale: Scale) -> ParaphraseLadder:
+    """Whole ladders: every source that is taken comes with all its grades."""
+    frame = by_hash(paraphrase_ladder(), "source")
+    grades = frame["source"].value_counts().max()
+    sources = frame["source"].unique()[: max(scale.pairs // grades, 2)]
+    columns = ["sentence1", "sentence2", "score"]
+    chosen = frame[frame["source"].isin(sources)]
+    return ParaphraseLadder({"test": Dataset.from_pandas(chosen[columns], preserve_index=False)})

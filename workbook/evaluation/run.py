@@ -1,0 +1,299 @@
+"""Running models over tasks, and comparing two of them item by item."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import norm
+
+from ..corpora import authored
+from ..errors import InvalidValueError, MissingDataError
+from ..scale import Scale, get_scale
+from .outcomes import Outcomes, average_precision, margin, standard_error
+from .suites import LOCAL_STS, SUITES, task_names, tasks
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+COLUMNS = ["model", "suite", "task", "type", "metric", "score", "low", "high", "items", "seconds"]
+
+
+def evaluate(
+    model: SentenceTransformer,
+    suite: str | Iterable[str] = "docs",
+    *,
+    scale: Scale | str = "quick",
+    instructions: str | None = "suite",
+    name: str | None = None,
+    seed: int = 0,
+    batch_size: int = 32,
+    progress: bool | None = None,
+) -> pd.DataFrame:
+    """Evaluate a model on a suite through mteb; nothing is read from or written to mteb's result cache.
+
+    The scores are mteb's, and depend on the model and the scale alone. ``low`` and ``high`` bound the 95 % normal
+    bootstrap interval over items (queries, texts, pairs; pairs that share their first text are drawn together); for
+    clustering the resamples are mteb's own, each clustered anew. Where a score can't be taken apart into items (tasks
+    of several languages or splits, rarer metrics) they are NaN. What each item did stays with the frame, in
+    ``frame.attrs["outcomes"]``, for :func:`compare`.
+
+    Args:
+        model: Any SentenceTransformer. Queries go through ``encode_query``, documents through ``encode_document``.
+        suite: A name from :data:`SUITES`, a task of one, any mteb task, or a list of tasks.
+        scale: Sizes of the offline tasks, resamples, and the longest input in tokens.
+        instructions: ``suite`` takes those of the suite (its paper's); a paper's name or ``docs`` takes that set; None
+            runs without, and so does ``suite`` with single tasks. They are given to the model bare, as ``prompt``.
+        name: What the model is called in the frame; by default its own name.
+        seed: Of the bootstrap.
+        batch_size: Texts a batch.
+        progress: A bar over the tasks; None shows it in a terminal only.
+
+    Returns:
+        One row a task: model, suite, task, type, metric, score, low, high (points, that is x100), items, seconds.
+
+    Raises:
+        InvalidValueError, UnknownNameError: A value outside its range, a name that does not exist.
+        MissingDataError: The data of a task are not on this machine and can't be fetched.
+    """
+    from sentence_transformers import SentenceTransformer
+
+    if not isinstance(model, SentenceTransformer):
+        raise InvalidValueError("model", "a SentenceTransformer", model, "workbook.build(method) makes one.")
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise InvalidValueError("batch_size", "a positive whole number", batch_size)
+    scale = get_scale(scale) if isinstance(scale, str) else scale
+    names = task_names(suite)
+    if instructions == "suite":
+        instructions = next((s.instructions for s in SUITES.values() if s.tasks == names), None)
+    known = None if instructions is None else _instructions(instructions)
+    label = name or model.model_card_data.model_name or "model"
+    suite_name = suite if isinstance(suite, str) and suite in SUITES else "tasks"
+    rows, outcomes = [], {}
+    with _undisturbed(), _cut_to(model, scale.max_length):
+        from tqdm.auto import tqdm
+
+        from .encoder import Encoder
+
+        encoder = Encoder(model, known, batch_size)
+        bar = tqdm(tasks(names, scale), desc=label, leave=False, disable=None if progress is None else not progress)
+        for task in bar:
+            bar.set_postfix_str(task.metadata.name)
+            started = time.perf_counter()
+            result = _run(task, encoder, scale.resamples, seed)
+            half = 100 * margin(result.resampled()) if result.reproduces_score() else np.nan
+            score = 100 * result.score
+            outcomes[task.metadata.name] = result
+            rows.append(
+                {
+                    "model": label,
+                    "suite": suite_name,
+                    "task": task.metadata.name,
+                    "type": task.metadata.type,
+                    "metric": task.metadata.main_score,
+                    "score": score,
+                    "low": max(score - half, -100.0),
+                    "high": min(score + half, 100.0),
+                    "items": result.items,
+                    "seconds": time.perf_counter() - started,
+                }
+            )
+    frame = pd.DataFrame(rows, columns=COLUMNS)
+    frame.attrs["outcomes"] = outcomes
+    return frame
+
+
+def compare(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
+    """Difference of two models, first minus second, over the same items: a paired bootstrap.
+
+    Both models meet the same resamples, so what makes an item hard for both drops out of the interval.
+
+    Args:
+        first: A frame from :func:`evaluate`, or some of its rows (frames joined by ``pd.concat`` have lost the items).
+        second: Another, at the same scale and seed.
+
+    Returns:
+        One row a task in both, then the row ``average`` over these tasks: task, type, metric, difference, low, high
+        (points; 95 % interval), items.
+
+    Raises:
+        InvalidValueError: A frame without items, no task in common, or other texts, seeds or resamples.
+    """
+    for side, frame in (("first", first), ("second", second)):
+        if not isinstance(frame, pd.DataFrame) or "outcomes" not in frame.attrs:
+            raise InvalidValueError(side, "a frame as evaluate gave it", type(frame), "Compare before pd.concat.")
+    shared = [task for task in first["task"] if task in set(second["task"])]
+    if not shared:
+        raise InvalidValueError("second", f"a frame with one of the tasks {list(first['task'])}", list(second["task"]))
+    rows, together = [], {}
+    for _, row in first[first["task"].isin(shared)].iterrows():
+        one, other = (frame.attrs["outcomes"][row["task"]] for frame in (first, second))
+        settings = [(o.digest, o.items, o.seed, o.resamples) for o in (one, other)]
+        if settings[0] != settings[1]:
+            expected = f"the texts, seed and resamples of first, {settings[0]}"
+            raise InvalidValueError(f"second, task {row['task']}", expected, settings[1])
+        known = one.reproduces_score() and other.reproduces_score()
+        resampled = one.resampled() - other.resampled() if known else np.full(2, np.nan)
+        difference, half = 100 * (one.score - other.score), 100 * margin(resampled)
+        # Tasks over the same queries draw the same resamples: summed one by one, they keep what they share.
+        together[len(resampled)] = together.get(len(resampled), 0) + 100 * resampled
+        rows.append(
+            [row["task"], row["type"], row["metric"], difference, difference - half, difference + half, one.items]
+        )
+    average = float(np.mean([row[3] for row in rows]))
+    # The tasks are taken as they are, not as a sample of tasks: only their items vary.
+    half = float(norm.ppf(0.975) * np.linalg.norm([standard_error(sums) for sums in together.values()]) / len(rows))
+    items = sum(row[-1] for row in rows)
+    rows.append(["average", "", "", average, average - half, average + half, items])
+    return pd.DataFrame(rows, columns=["task", "type", "metric", "difference", "low", "high", "items"])
+
+
+def _instructions(name: str) -> pd.DataFrame:
+    """The instructions for evaluation of a set, those for training left out."""
+    frame = authored.instructions(name)
+    return frame[frame["source"].str.contains("evaluation")]
+
+
+def _run(task: Any, encoder: Any, resamples: int, seed: int) -> Outcomes:
+    """Run one task and keep what mteb would have written to disk: the outcome of each item."""
+    import mteb
+    from mteb.abstasks.aggregated_task import AbsTaskAggregate
+
+    kept: dict[str, Any] = {"runs": 0}
+    scores_of_task = getattr(task, "task_specific_scores", None)
+
+    def keep_predictions(predictions: Any, *args: Any, **kwargs: Any) -> None:
+        kept["predictions"] = predictions
+        kept["runs"] += 1
+
+    def keep_queries(scores: dict, *args: Any, **kwargs: Any) -> dict:
+        kept["queries"] = scores
+        return scores_of_task(scores, *args, **kwargs)
+
+    # mteb hands over the outcomes of items on the way to a prediction file; this takes them and writes no file.
+    task._save_task_predictions = keep_predictions
+    if scores_of_task:
+        task.task_specific_scores = keep_queries
+    aggregate = isinstance(task, AbsTaskAggregate)
+    parts = task.metadata.tasks if aggregate else [task]
+    absent = [part for part in parts if not part.data_loaded]
+    for part in absent:
+        _load(part)
+    result = mteb.evaluate(
+        encoder,
+        task,
+        cache=None,
+        co2_tracker=False,
+        show_progress_bar=False,
+        prediction_folder=None if aggregate else Path("unused"),
+        encode_kwargs={"batch_size": 1024, "show_progress_bar": False},
+    ).task_results[0]
+    found = _items(task, result, kept) if kept["runs"] == 1 else _NO_ITEMS
+    for part in absent:
+        part.unload_data()
+    return Outcomes(float(result.get_score()), *found, encoder.digest(), resamples, seed)
+
+
+def _load(task: Any) -> None:
+    """Load the data of an mteb task, or say what is missing."""
+    name, path = task.metadata.name, task.metadata.dataset["path"]
+    try:
+        task.load_data()
+    except Exception as error:  # the Hub, its cache, the network and the disk each fail in their own way
+        files = ", ".join(LOCAL_STS.get(name, ()))
+        local = f", in the files {files} of the folder that WORKBOOK_DATA names" if files else ""
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise MissingDataError(
+            f"The data of task {name} were looked for in the Hugging Face cache and on the Hub as {path}{local}: "
+            f"{reason}. Ways out: connect to the network (and unset HF_HUB_OFFLINE); copy the Hugging Face cache from "
+            "a machine that has them and set HF_HOME; or evaluate on suite docs, which needs no data."
+        ) from error
+
+
+_NO_ITEMS = ("none", np.zeros(0), None, None, 0)
+
+
+def _items(
+    task: Any, result: Any, kept: dict[str, Any]
+) -> tuple[str, np.ndarray, np.ndarray | None, np.ndarray | None, int]:
+    """Statistic, values, gold, groups and number of a task's items, as :class:`Outcomes` has them."""
+    split, kind, metric = task.eval_splits[0], task.metadata.type, task.metadata.main_score
+    data = (task.dataset.get("default") or task.dataset)[split]
+    predictions = kept["predictions"]
+    if "queries" in kept:
+        key = metric.replace("ndcg_at", "ndcg_cut").replace("map_at", "map_cut")
+        values = [kept["queries"].get(query, {}).get(key, np.nan) for query in data["queries"]["id"]]
+        return "mean", np.array(values), None, None, len(values)
+    if kind == "STS":
+        gold, groups = _column(data, "score", float), pd.factorize(_column(data, task.column_names[0], object))[0]
+        return "spearman", np.array(predictions["cosine_scores"]), gold, groups, len(gold)
+    if kind == "PairClassification":
+        gold = _column(data, task.label_column_name, float)
+        groups = pd.factorize(_column(data, task.input1_column_name, object))[0]
+        return "average_precision", _best_similarity(predictions, gold, metric), gold, groups, len(gold)
+    if kind == "Classification" and metric == "accuracy":
+        right = np.array(predictions) == np.array(data[task.label_column_name])
+        return "mean", right.mean(axis=0), None, None, right.shape[1]
+    measures = result.scores[split][0].get("v_measures")
+    if isinstance(measures, list):  # the first form of mteb's clustering: many sets, each clustered once
+        return "mean", np.array(measures), None, None, len(measures)
+    if isinstance(measures, dict) and len(measures) == 1:  # the second: resamples of one set, one level of labels
+        (values,) = measures.values()
+        return "replicates", np.array(values), None, None, len(data)
+    return _NO_ITEMS
+
+
+def _column(data: Any, name: str, dtype: type) -> np.ndarray:
+    """A column of a data set; in the oldest ones a single row holds it as a list."""
+    return np.array(data[name][0] if isinstance(data[name][0], list) else data[name], dtype=dtype)
+
+
+def _best_similarity(predictions: dict[str, Any], gold: np.ndarray, metric: str) -> np.ndarray:
+    """Cosine; for mteb's ``max_`` metrics the similarity that ranks the pairs best."""
+    similarities = [np.array(predictions["cosine_scores"])]
+    if metric.startswith("max_"):
+        similarities += [
+            np.array(predictions["dot_scores"]),
+            -np.array(predictions["euclidean_distances"]),
+            -np.array(predictions["manhattan_distances"]),
+        ]
+    once = np.ones((1, len(gold)))
+    return max(similarities, key=lambda values: average_precision(once, values, gold)[0])
+
+
+@contextlib.contextmanager
+def _cut_to(model: SentenceTransformer, max_length: int) -> Iterator[None]:
+    """Inputs of at most ``max_length`` tokens, inside this block."""
+    before = model.max_seq_length
+    model.max_seq_length = min(before or max_length, max_length)
+    try:
+        yield
+    finally:
+        model.max_seq_length = before
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Keep mteb from what it would change around it: every random state (it seeds all with 42), bars, warnings."""
+    import torch
+    from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    bars = not are_progress_bars_disabled()
+    states = random.getstate(), np.random.get_state()
+    disable_progress_bars()
+    try:
+        with torch.random.fork_rng(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*superseded.*")
+            yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        if bars:
+            enable_progress_bars()

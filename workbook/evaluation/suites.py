@@ -1,0 +1,198 @@
+"""Suites by name: the offline one, the papers' selections from MTEB, and any mteb task."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ..errors import DamagedFileError, InvalidValueError, UnknownNameError
+from ..scale import Scale, get_scale
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A set of tasks.
+
+    Attributes:
+        what: What it is and where it was published.
+        tasks: Names of its tasks: those of mteb, or of the offline tasks that are built here.
+        instructions: The instructions its paper used; a name from ``workbook.corpora.authored``.
+    """
+
+    what: str
+    tasks: tuple[str, ...]
+    instructions: str
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+SUITES: dict[str, Suite] = {
+    "docs": Suite(
+        "Offline tasks of every type, from the docs corpus and the project's own texts",
+        _names(
+            "DocsRetrieval DocsReranking DocsPairs PackageClustering TopicClustering ReviewClassification "
+            "ParaphraseLadder"
+        ),
+        "docs",
+    ),
+    "llm2vec-15": Suite(
+        "LLM2Vec, table 3; Anchor, table 8",
+        _names(
+            "SciFact ArguAna NFCorpus StackOverflowDupQuestions SciDocsRR BiorxivClusteringS2S MedrxivClusteringS2S "
+            "TwentyNewsgroupsClustering SprintDuplicateQuestions Banking77Classification EmotionClassification "
+            "MassiveIntentClassification STS17 SICK-R STSBenchmark"
+        ),
+        "llm2vec",
+    ),
+    "mini-41": Suite(
+        "Causal2Vec, table 9 (MTEB-MINI)",
+        _names(
+            "ArguAna SciFact NFCorpus FiQA2018 SCIDOCS TRECCOVID Touche2020 AskUbuntuDupQuestions SciDocsRR "
+            "StackOverflowDupQuestions BiorxivClusteringS2S BiorxivClusteringP2P MedrxivClusteringS2S "
+            "MedrxivClusteringP2P TwentyNewsgroupsClustering StackExchangeClusteringP2P SprintDuplicateQuestions "
+            "TwitterSemEval2015 TwitterURLCorpus AmazonCounterfactualClassification AmazonReviewsClassification "
+            "Banking77Classification EmotionClassification MassiveIntentClassification "
+            "MassiveScenarioClassification MTOPDomainClassification MTOPIntentClassification "
+            "ToxicConversationsClassification TweetSentimentExtractionClassification ImdbClassification BIOSSES "
+            "SICK-R STS12 STS13 STS14 STS15 STS16 STS17 STS22 STSBenchmark SummEval"
+        ),
+        "causal2vec",
+    ),
+    "lens-7": Suite(
+        "LENS, appendix A.4: one task a category",
+        _names(
+            "EmotionClassification TwentyNewsgroupsClustering SprintDuplicateQuestions AskUbuntuDupQuestions SciFact "
+            "STS15 SummEval"
+        ),
+        "lens",
+    ),
+    "mteb-56": Suite(
+        "MTEB, English, first version: what all five papers report",
+        _names(
+            "AmazonCounterfactualClassification AmazonPolarityClassification AmazonReviewsClassification "
+            "Banking77Classification EmotionClassification ImdbClassification MTOPDomainClassification "
+            "MTOPIntentClassification MassiveIntentClassification MassiveScenarioClassification "
+            "ToxicConversationsClassification TweetSentimentExtractionClassification ArxivClusteringP2P "
+            "ArxivClusteringS2S BiorxivClusteringP2P BiorxivClusteringS2S MedrxivClusteringP2P MedrxivClusteringS2S "
+            "RedditClustering RedditClusteringP2P StackExchangeClustering StackExchangeClusteringP2P "
+            "TwentyNewsgroupsClustering SprintDuplicateQuestions TwitterSemEval2015 TwitterURLCorpus "
+            "AskUbuntuDupQuestions MindSmallReranking SciDocsRR StackOverflowDupQuestions ArguAna ClimateFEVER "
+            "CQADupstackRetrieval DBPedia FEVER FiQA2018 HotpotQA MSMARCO NFCorpus NQ QuoraRetrieval SCIDOCS SciFact "
+            "Touche2020 TRECCOVID BIOSSES SICK-R STS12 STS13 STS14 STS15 STS16 STS17 STS22 STSBenchmark SummEval"
+        ),
+        "llm2vec",
+    ),
+}
+"""Suites by name. Those of the papers need the Hugging Face Hub, its cache, or local files (:data:`LOCAL_STS`)."""
+
+LOCAL_STS = {
+    "STSBenchmark": ("stsb/stsb-en-test.csv", "stsbenchmark/sts-test.csv"),
+    "STSBenchmark-dev": ("stsb/stsb-en-dev.csv", "stsbenchmark/sts-dev.csv"),
+}
+"""STS tasks that are read from the folder ``WORKBOOK_DATA`` names, if one of these published files is in it."""
+
+
+def tasks(suite: str | Iterable[str], scale: Scale | str = "quick") -> list[Any]:
+    """The mteb tasks of a suite, fresh ones at each call.
+
+    Args:
+        suite: A name from :data:`SUITES`, of one of its tasks or of any mteb task, or several names of tasks. Tasks
+            of the English MTEB are taken as that benchmark defines them (English parts, dev split of MSMARCO).
+        scale: Sizes of the offline tasks; tasks of mteb always run whole.
+
+    Returns:
+        mteb tasks. The data of the offline ones are there; mteb's load theirs when they run.
+
+    Raises:
+        UnknownNameError: Neither a suite nor an mteb task.
+        InvalidValueError: No task at all.
+        MissingDataError: A package that the docs corpus is made of is not installed.
+    """
+    scale = get_scale(scale) if isinstance(scale, str) else scale
+    names = task_names(suite)
+    if not set(names) & set(SUITES["docs"].tasks):
+        return [_task(name) for name in names]
+    from .offline import docs_tasks
+
+    offline = {task.metadata.name: task for task in docs_tasks(scale)}
+    return [offline[name] if name in offline else _task(name) for name in names]
+
+
+def task_names(suite: str | Iterable[str]) -> tuple[str, ...]:
+    """Names of the tasks of a suite; a name that is no suite is taken for a task's.
+
+    Raises:
+        InvalidValueError: No name at all.
+    """
+    if isinstance(suite, str) and suite:
+        return SUITES[suite].tasks if suite in SUITES else (suite,)
+    names = tuple(suite) if isinstance(suite, Iterable) else ()
+    if not names or not all(isinstance(name, str) for name in names):
+        raise InvalidValueError("suite", f"one of {', '.join(SUITES)}, an mteb task, or a list of tasks", suite)
+    return names
+
+
+def sts_file(name: str) -> Path | None:
+    """The file of an STS task below ``WORKBOOK_DATA``, if it is there."""
+    folder = os.environ.get("WORKBOOK_DATA")
+    files = (Path(folder, file) for file in LOCAL_STS.get(name, ())) if folder else ()
+    return next((file for file in files if file.is_file()), None)
+
+
+def read_sts(path: Path) -> pd.DataFrame:
+    """An STS Benchmark file in either published form: columns sentence1, sentence2 (strings), score (0 to 5).
+
+    The forms: CSV without a header (sentence1, sentence2, score), and tab-separated without quoting (genre, file,
+    year, id, score, sentence1, sentence2, and for some rows sources).
+
+    Raises:
+        DamagedFileError: Neither form, or a score outside 0 to 5.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        if lines and lines[0].count("\t") >= 6:
+            rows = [line.split("\t") for line in lines]
+            frame = pd.DataFrame([(row[5], row[6], row[4]) for row in rows])
+        else:
+            frame = pd.read_csv(path, header=None, dtype=str, keep_default_na=False)
+        frame.columns = ["sentence1", "sentence2", "score"]
+        frame["score"] = frame["score"].astype(float)
+    except (ValueError, IndexError) as error:
+        raise DamagedFileError(f"{path}: expected an STS Benchmark file, got {error}. Download it again.") from error
+    if not frame["score"].between(0, 5).all():
+        raise DamagedFileError(f"{path}: expected scores from 0 to 5, got others. Download it again.")
+    return frame
+
+
+def _task(name: str) -> Any:
+    import mteb
+
+    path = sts_file(name)
+    if path is not None:
+        return _local_sts(name, path)
+    known = {task.metadata.name: task for task in mteb.get_benchmark("MTEB(eng, v1)").tasks}
+    if name in known:
+        return known[name]
+    try:
+        return mteb.get_task(name)
+    except (KeyError, TypeError, AttributeError) as error:
+        hint = "Any task of mteb works too" + (f" ({error.args[0]})" if isinstance(error, KeyError) else "") + "."
+        raise UnknownNameError("suite or task", name, [*SUITES, *SUITES["docs"].tasks, *LOCAL_STS], hint) from None
+
+
+def _local_sts(name: str, path: Path) -> Any:
+    from datasets import Dataset
+    from mteb.abstasks import AbsTaskSTS
+
+    from .offline import Loaded, metadata
+
+    described = metadata(name, "STS", "cosine_spearman", f"Read from {path.name}.")
+    task = type("LocalSTS", (Loaded, AbsTaskSTS), {"metadata": described})
+    return task({"test": Dataset.from_pandas(read_sts(path), preserve_index=False)})
