@@ -162,7 +162,7 @@ def test_paired_differences(plain):
     expected = plain["score"].iloc[:2].to_numpy() - other["score"].to_numpy()
     np.testing.assert_allclose(frame["difference"], [*expected, expected.mean()], atol=1e-6)
     one, two = (source.attrs["outcomes"]["DocsRetrieval"] for source in (plain, other))
-    drawn = np.random.default_rng(0).integers(60, size=(100, 60))
+    drawn = np.random.default_rng(0).integers(QUICK.queries, size=(100, QUICK.queries))
     naive = [(one.values[row] - two.values[row]).mean() for row in drawn]
     assert frame["high"].iloc[0] - frame["difference"].iloc[0] == pytest.approx(198.4 * np.std(naive, ddof=1), rel=0.01)
     widths = frame["high"] - frame["low"]

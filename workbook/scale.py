@@ -36,9 +36,7 @@ class Scale(BaseModel):
 SCALES: dict[str, Scale] = {
     scale.name: scale
     for scale in (
-        Scale(
-            name="quick", queries=60, documents=100, texts=84, pairs=120, max_length=64, resamples=1000, probe_texts=4
-        ),
+        Scale(name="quick", queries=50, documents=80, texts=72, pairs=90, max_length=64, resamples=1000, probe_texts=4),
         Scale(
             name="cpu",
             queries=300,
