@@ -83,7 +83,7 @@ class Docs:
 
 
 def load_docs(path: str | Path | None = None) -> Docs:
-    """The docs corpus: from a file, else from the cache, else built from the installed packages (about 20 s, once).
+    """The docs corpus: from a file, else from the cache, else built from the installed packages (about 25 s, once).
 
     A corpus is one file, and it can be carried: ``path``, or ``docs.jsonl`` in the folder that ``WORKBOOK_DATA`` names,
     is read as it stands, whatever is installed here. A file in the cache that was damaged is built anew.

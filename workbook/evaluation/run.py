@@ -69,7 +69,7 @@ def evaluate(
         raise InvalidValueError("model", "a SentenceTransformer", model, "workbook.build(method) makes one.")
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise InvalidValueError("batch_size", "a positive whole number", batch_size)
-    scale = get_scale(scale) if isinstance(scale, str) else scale
+    scale = scale if isinstance(scale, Scale) else get_scale(scale)
     names = task_names(suite)
     if instructions == "suite":
         instructions = next((s.instructions for s in SUITES.values() if s.tasks == names), None)

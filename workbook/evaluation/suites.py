@@ -115,7 +115,7 @@ def tasks(suite: str | Iterable[str], scale: Scale | str = "quick") -> list[Any]
         InvalidValueError: No task at all.
         MissingDataError: A package that the docs corpus is made of is not installed.
     """
-    scale = get_scale(scale) if isinstance(scale, str) else scale
+    scale = scale if isinstance(scale, Scale) else get_scale(scale)
     names = task_names(suite)
     if not set(names) & set(SUITES["docs"].tasks):
         return [_task(name) for name in names]
