@@ -20,7 +20,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from transformers.utils import logging
 
 import workbook
-from workbook import backbones
+from workbook import attention, backbones
 from workbook.corpora.docs import load_docs
 
 
@@ -32,8 +32,8 @@ def plain(dtype: str) -> SentenceTransformer:
         modality_config={"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
         module_output_name="token_embeddings",
     )
-    workbook.attention.set_mode(transformer.model, "bidirectional")
-    assert workbook.attention.probe(transformer.model) == "bidirectional"
+    attention.set_mode(transformer.model, "bidirectional")
+    assert attention.probe(transformer.model) == "bidirectional"
     return SentenceTransformer(modules=[transformer, Pooling(transformer.get_embedding_dimension(), "mean")])
 
 

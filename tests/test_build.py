@@ -188,3 +188,15 @@ def test_pooled_in_float32():
     model = workbook.build("mean", "tiny-llama", dtype="bfloat16", device="cpu")
     assert model[0].decoder.dtype == torch.bfloat16
     assert model.encode(TEXTS).dtype == np.float32
+
+
+def test_a_decoder_can_be_shared_but_not_under_another_attention():
+    first = build("mean", "causal", "tiny-llama")
+    second = workbook.build("echo", first)
+    assert second[0].decoder is first[0].decoder
+    close(second.encode(TEXTS), build("echo", "causal", "tiny-llama").encode(TEXTS))
+    with pytest.raises(InvalidValueError, match="attention: expected causal, as in the model that shares its decoder"):
+        workbook.build("mean", first, attention="bidirectional")
+    with pytest.raises(InvalidValueError, match="dtype: expected nothing, where a loaded decoder is shared"):
+        workbook.build("mean", first, dtype="float32")
+    assert workbook.attention.probe(first[0].decoder) == "causal"

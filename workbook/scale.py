@@ -36,7 +36,7 @@ class Scale(BaseModel):
 SCALES: dict[str, Scale] = {
     scale.name: scale
     for scale in (
-        Scale(name="quick", queries=50, documents=80, texts=72, pairs=90, max_length=64, resamples=1000, probe_texts=4),
+        Scale(name="quick", queries=32, documents=48, texts=48, pairs=48, max_length=64, resamples=1000, probe_texts=8),
         Scale(
             name="cpu",
             queries=300,
@@ -55,7 +55,7 @@ SCALES: dict[str, Scale] = {
             pairs=10_000,
             max_length=256,
             resamples=2000,
-            probe_texts=64,
+            probe_texts=104,
         ),
         Scale(
             name="paper",
@@ -65,7 +65,7 @@ SCALES: dict[str, Scale] = {
             pairs=10_000,
             max_length=512,
             resamples=2000,
-            probe_texts=64,
+            probe_texts=104,
         ),
     )
 }

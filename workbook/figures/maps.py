@@ -94,11 +94,14 @@ def heatmaps(
             interpolation="nearest",
             origin="lower" if bottom_up else "upper",
         )
+        digits = 1 if max(abs(low), abs(high)) >= 10 else 2
         small = max(numbers.shape) <= 12 and numbers.shape[1] * len(panels) <= 14
         if small if annotate is None else annotate:
             for (row, column), value in np.ndenumerate(numbers):
                 dark = np.dot(colours(scale(value))[:3], (0.299, 0.587, 0.114)) < 0.5
-                axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=7, color="wk"[not dark])
+                axes.text(
+                    column, row, f"{value:.{digits}f}", ha="center", va="center", fontsize=7, color="wk"[not dark]
+                )
         _label(axes.set_xticks, matrix.columns, size[0] / len(panels) * 0.72)
         _label(axes.set_yticks, matrix.index, size[1] * 0.72)
         axes.spines[:].set_visible(False)

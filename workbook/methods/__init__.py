@@ -19,7 +19,7 @@ METHODS: dict[str, Chain] = {
 }
 
 
-def build(method: str, backbone: str = "smollm2-135m", **options: Any) -> SentenceTransformer:
+def build(method: str, backbone: str | SentenceTransformer = "smollm2-135m", **options: Any) -> SentenceTransformer:
     """Build the untrained embedder of a method on a backbone.
 
     Every build ends by measuring the attention: an embedder that is causal where it should be bidirectional is an
@@ -27,7 +27,8 @@ def build(method: str, backbone: str = "smollm2-135m", **options: Any) -> Senten
 
     Args:
         method: A name from :data:`METHODS`.
-        backbone: A name or folder; see ``workbook.backbones.resolve``.
+        backbone: A name or folder, see ``workbook.backbones.resolve``; or a model built before with the same attention,
+            whose decoder is shared, not copied (another pooling of a large model costs no memory).
         **options: ``attention``, ``pooling``, ``template`` and ``max_length`` (tokens) replace the method's own;
             ``dtype`` and ``attn_implementation`` replace what the machine's capability suggests; ``device`` places the
             model.
@@ -37,7 +38,7 @@ def build(method: str, backbone: str = "smollm2-135m", **options: Any) -> Senten
 
     Raises:
         UnknownNameError: Unknown method, option, backbone, attention, pooling or template.
-        InvalidValueError: A value outside its range.
+        InvalidValueError: A value outside its range, or a decoder that can't be shared.
 
     Example:
         >>> model = build("mean", "tiny-llama", attention="bidirectional")

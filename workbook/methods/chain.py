@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UnknownNameError
+from ..errors import InvalidValueError, UnknownNameError
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -29,11 +29,12 @@ class Chain:
     template: Any = "plain"
     max_length: int = 512
 
-    def build(self, backbone: str, **options: Any) -> SentenceTransformer:
+    def build(self, backbone: str | SentenceTransformer, **options: Any) -> SentenceTransformer:
         """The model on a backbone; ``options`` replace fields of the chain or say how the backbone is loaded.
 
         Raises:
             UnknownNameError: An option that does not exist.
+            InvalidValueError: A shared decoder of another attention, or one that should be loaded otherwise.
         """
         names = [field.name for field in fields(self)]
         for option in options:
@@ -47,15 +48,38 @@ class Chain:
         from .. import backbones
         from ..modules import Decoder, Pooling
 
-        loading = {key: options[key] for key in ("dtype", "attn_implementation") if key in options}
-        decoder = Decoder(
-            backbones.load_decoder(backbone, **loading),
-            backbones.load_tokenizer(backbone),
+        if isinstance(backbone, SentenceTransformer):
+            decoder, tokenizer = _shared(backbone, chain.attention, [name for name in LOADING if name in options])
+        else:
+            loading = {key: options[key] for key in ("dtype", "attn_implementation") if key in options}
+            decoder = backbones.load_decoder(backbone, **loading)
+            tokenizer = backbones.load_tokenizer(backbone)
+        module = Decoder(
+            decoder,
+            tokenizer,
             attention=chain.attention,
             template=chain.template,
             max_length=chain.max_length,
         )
-        pooling = Pooling(chain.pooling, decoder.get_embedding_dimension())
-        return SentenceTransformer(
-            modules=[decoder, pooling], device=options.get("device"), similarity_fn_name="cosine"
+        device = backbone.device if isinstance(backbone, SentenceTransformer) else options.get("device")
+        modules = [module, Pooling(chain.pooling, module.get_embedding_dimension())]
+        return SentenceTransformer(modules=modules, device=device, similarity_fn_name="cosine")
+
+
+def _shared(model: SentenceTransformer, attention: str, loading: list[str]) -> tuple[Any, Any]:
+    """Decoder and tokenizer of another model, if it can lend them."""
+    from ..modules import Decoder
+
+    if not isinstance(model[0], Decoder):
+        raise InvalidValueError("backbone", "a model that begins with a Decoder", type(model[0]).__name__)
+    if loading:
+        raise InvalidValueError(
+            ", ".join(loading), "nothing, where a loaded decoder is shared", loading, "Name the backbone instead."
         )
+    if model[0].attention != attention:
+        # One decoder has one attention: switching it here would silently switch the other model too.
+        raise InvalidValueError(
+            "attention", f"{model[0].attention}, as in the model that shares its decoder", attention,
+            "Name the backbone to load a second decoder.",
+        )  # fmt: skip
+    return model[0].decoder, model[0].tokenizer
