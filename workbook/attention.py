@@ -106,12 +106,15 @@ def _sees_the_future(trunk: PreTrainedModel, ids: torch.Tensor, mask: torch.Tens
     last = real.shape[1] - 1 - real.flip(1).argmax(dim=1)
     changed = ids.clone()
     changed[rows, last] = ids[rows, last] - 1
+    pairs = [(ids, mask), (changed, mask)]
+    if len(ids) > 1:  # a batch of many may as well hold both; a batch of one may not
+        pairs = [(torch.cat([ids, changed]), None if mask is None else torch.cat([mask, mask]))]
     device = trunk.device
     states = [
         trunk(
-            input_ids=tokens.to(device), attention_mask=None if mask is None else mask.to(device), use_cache=False
-        ).last_hidden_state[rows.to(device), first.to(device)]
-        for tokens in (ids, changed)
+            input_ids=tokens.to(device), attention_mask=None if real is None else real.to(device), use_cache=False
+        ).last_hidden_state
+        for tokens, real in pairs
     ]
-    before, after = (state.float() for state in states)
+    before, after = torch.cat(states).float().view(2, *ids.shape, -1)[:, rows.to(device), first.to(device)]
     return bool((before - after).abs().max() > 1e-6 * before.abs().max())

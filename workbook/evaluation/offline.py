@@ -28,8 +28,6 @@ from ..scale import Scale
 
 CANDIDATES = 10
 """Documents that a query of the reranking task is ranked against, its own included."""
-PACKAGES = 8
-"""Packages, those with most pairs, that the clustering of summary lines tells apart."""
 
 
 _UNSAID = (
@@ -94,13 +92,6 @@ class DocsPairs(Loaded, AbsTaskPairClassification):
     input2_prompt_type = PromptType.document
 
 
-class PackageClustering(Loaded, AbsTaskClustering):
-    """Summary lines by package."""
-
-    metadata = metadata("PackageClustering", "Clustering", "v_measure", "Cluster summary lines by package.")
-    max_fraction_of_documents_to_embed = None
-
-
 class TopicClustering(Loaded, AbsTaskClustering):
     """Sentences by topic."""
 
@@ -124,7 +115,7 @@ class ParaphraseLadder(Loaded, AbsTaskSTS):
 def docs_tasks(scale: Scale) -> list:
     """The tasks of suite ``docs`` at the sizes of a scale (or all there is, where that is less)."""
     test = load_docs().split("test")
-    return [*_pairs_tasks(test, scale), _packages(test, scale), _topics(scale), _reviews(scale), _ladder(scale)]
+    return [*_pairs_tasks(test, scale), _topics(scale), _reviews(scale), _ladder(scale)]
 
 
 def by_hash(frame: pd.DataFrame, column: str = "id") -> pd.DataFrame:
@@ -174,23 +165,14 @@ def _neighbours(queries: pd.Series, documents: pd.Series) -> np.ndarray:
     return np.argsort(-similarity, axis=1, kind="stable")[:, :-1]
 
 
-def _packages(test: pd.DataFrame, scale: Scale) -> PackageClustering:
-    largest = test["package"].value_counts(sort=False).sort_index().sort_values(ascending=False, kind="stable")
-    chosen = by_hash(test[test["package"].isin(largest.index[:PACKAGES])])
-    return _clustering(PackageClustering, chosen["query"], chosen["package"], scale.texts // PACKAGES)
-
-
 def _topics(scale: Scale) -> TopicClustering:
+    """The same number of sentences from every topic; mteb's resamples are as large as the set."""
     frame = by_hash(topics())
-    return _clustering(TopicClustering, frame["text"], frame["topic"], scale.texts // frame["topic"].nunique())
-
-
-def _clustering(task: type, sentences: pd.Series, labels: pd.Series, each: int) -> AbsTaskClustering:
-    """A clustering task over the first ``each`` sentences of every label; mteb's resamples are as large as the set."""
-    kept = labels.groupby(labels).head(max(each, 2)).index
-    made = task({"test": Dataset.from_dict({"sentences": list(sentences[kept]), "labels": list(labels[kept])})})
-    made.max_documents_per_cluster = len(kept)
-    return made
+    chosen = frame.groupby("topic").head(max(scale.texts // frame["topic"].nunique(), 2))
+    texts = {"sentences": list(chosen["text"]), "labels": list(chosen["topic"])}
+    task = TopicClustering({"test": Dataset.from_dict(texts)})
+    task.max_documents_per_cluster = len(chosen)
+    return task
 
 
 def _reviews(scale: Scale) -> ReviewClassification:

@@ -36,10 +36,7 @@ def _names(text: str) -> tuple[str, ...]:
 SUITES: dict[str, Suite] = {
     "docs": Suite(
         "Offline tasks of every type, from the docs corpus and the project's own texts",
-        _names(
-            "DocsRetrieval DocsReranking DocsPairs PackageClustering TopicClustering ReviewClassification "
-            "ParaphraseLadder"
-        ),
+        _names("DocsRetrieval DocsReranking DocsPairs TopicClustering ReviewClassification ParaphraseLadder"),
         "docs",
     ),
     "llm2vec-15": Suite(
