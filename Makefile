@@ -3,7 +3,7 @@ SCALE ?= cpu
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup run test lab
+.PHONY: setup run test lab notebooks
 
 setup: .venv/complete
 
@@ -25,3 +25,8 @@ test: setup
 
 lab: setup
 	$(BIN)/jupyter lab notebooks
+
+# Executes the committed notebooks in place and refreshes figures/ from them.
+notebooks: setup
+	$(BIN)/jupyter nbconvert --config notebooks/nbconvert_config.py notebooks/*.ipynb
+	cp outputs/quick/figures/* figures/
