@@ -157,3 +157,26 @@ def test_available_lists_what_is_installed(smollm2_folder):
     rows = {row["name"]: row for row in backbones.available()}
     assert rows[SMOL]["status"] == rows["minilm"]["status"] == "ready"
     assert json.dumps(rows)
+
+
+def test_an_encoder_is_no_backbone():
+    with pytest.raises(InvalidValueError, match="expected a decoder, such as smollm2-135m, got 'the encoder minilm'"):
+        backbones.load_decoder("minilm")
+
+
+@pytest.mark.parametrize("device", ["cudaa", "meta:7:7"])
+def test_a_device_that_is_not_there(device):
+    with pytest.raises(InvalidValueError, match="device: expected cpu, or a device that torch finds here"):
+        backbones.load_decoder("tiny-llama", device=device)
+
+
+def test_half_a_download_is_no_snapshot(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    assert not backbones._complete(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text(
+        '{"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}'
+    )
+    (tmp_path / "1.safetensors").touch()
+    assert not backbones._complete(tmp_path)
+    (tmp_path / "2.safetensors").touch()
+    assert backbones._complete(tmp_path)

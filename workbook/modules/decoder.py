@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from sentence_transformers.base.modules import InputModule
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -14,7 +15,7 @@ from .. import attention as attention_modes
 from .. import backbones
 from ..errors import AttentionError, InvalidValueError
 from ..files import verify_checksums, write_checksums
-from ..templates import Encoded, Template, get_template
+from ..templates import TEMPLATES, Encoded, Template, get_template
 
 # Tokens that one forward pass takes on a CPU: wide enough to keep the cores busy, small enough to stay in their caches.
 _CPU_TOKENS = 2048
@@ -51,18 +52,19 @@ class Decoder(InputModule):
         max_length: int = 512,
     ):
         super().__init__()
-        if isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 1:
-            raise InvalidValueError("max_length", "a positive whole number of tokens", max_length)
         self.decoder = decoder
         self.tokenizer = tokenizer
-        self.max_length = max_length
-        self._template = get_template(template) if isinstance(template, str) else Template.model_validate(template)
+        self.max_seq_length = max_length
+        self._template = _template(template)
         self.attention = attention
 
     @property
     def attention(self) -> str:
-        """The attention mode; setting it switches the decoder and measures that it really switched."""
-        return self._attention
+        """The decoder's attention mode; setting it switches the decoder and measures that it really switched.
+
+        It is kept in the decoder's configuration alone, so models that share a decoder share its attention.
+        """
+        return attention_modes.get_mode(self.decoder)
 
     @attention.setter
     def attention(self, mode: str) -> None:
@@ -73,7 +75,6 @@ class Decoder(InputModule):
                 f"Asked for {mode} attention, measured {measured} with {self.decoder.config._attn_implementation!r}. "
                 "Load the backbone with attn_implementation='sdpa' or 'eager'."
             )
-        self._attention = mode
 
     @property
     def template(self) -> dict[str, Any]:
@@ -87,6 +88,8 @@ class Decoder(InputModule):
 
     @max_seq_length.setter
     def max_seq_length(self, value: int) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InvalidValueError("max_length", "a positive whole number of tokens", value)
         self.max_length = value
 
     def get_embedding_dimension(self) -> int:
@@ -185,6 +188,17 @@ class Decoder(InputModule):
             attn_implementation=options.get("attn_implementation", "auto"),
         )
         return cls(decoder, backbones.load_tokenizer(folder), **config)
+
+
+def _template(template: str | dict | Template) -> Template:
+    if isinstance(template, str):
+        return get_template(template)
+    try:
+        return Template.model_validate(template)
+    except ValidationError as error:
+        raise InvalidValueError(
+            "template", f"one of {', '.join(TEMPLATES)}, a Template, or its fields", template
+        ) from error
 
 
 def _groups_of_like_length(lengths: torch.Tensor, budget: int) -> list[torch.Tensor]:
