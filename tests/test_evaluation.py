@@ -37,6 +37,11 @@ def model():
 
 
 @pytest.fixture(scope="module")
+def encoder():
+    return workbook.backbones.load_encoder("minilm", device="cpu")
+
+
+@pytest.fixture(scope="module")
 def plain(model, docs):
     """A model on the whole suite, without instructions."""
     return evaluate(model, scale=QUICK, instructions=None, name="tiny")
@@ -245,11 +250,15 @@ def test_tasks_are_balanced(docs):
     assert len(set(zip(pairs["sentence1"], pairs["sentence2"], strict=True))) == len(pairs)
 
 
-def test_a_sentence_encoder_is_far_above_a_random_decoder(plain):
-    encoder = workbook.backbones.load_encoder("minilm", device="cpu")
-    names = ["DocsReranking", "ParaphraseLadder"]
-    frame = compare(evaluate(encoder, names, scale=QUICK, instructions=None), plain)
+def test_a_sentence_encoder_is_far_above_a_random_decoder(plain, encoder):
+    frame = compare(evaluate(encoder, ["DocsReranking", "ParaphraseLadder"], scale=QUICK), plain)
     assert (frame["low"] > 0).all()
+
+
+def test_the_smallest_classification_tells_a_sentence_encoder_from_chance(encoder):
+    frame = evaluate(encoder, "ReviewClassification", scale=QUICK)
+    assert frame["items"].item() >= 64
+    assert frame["low"].item() > 50
 
 
 # Local files
