@@ -207,6 +207,14 @@ def test_queries_carry_the_instruction_and_no_text_is_read_twice(model, monkeypa
     assert frame["score"].notna().all()
 
 
+def test_a_bare_instruction_goes_to_decoders_alone(encoder):
+    small = QUICK.model_copy(update={"queries": 4, "documents": 8, "texts": 24, "pairs": 12, "resamples": 10})
+    frame = compare(evaluate(encoder, scale=small), evaluate(encoder, scale=small, instructions=None))
+    assert (frame["difference"] == 0).all()
+    with pytest.raises(InvalidValueError, match=r"begins with Transformer instead of a Decoder, got 'docs'.*prompts"):
+        evaluate(encoder, scale=small, instructions="docs")
+
+
 @pytest.mark.parametrize("suite", SUITES)
 def test_every_task_of_a_suite_has_its_instruction(suite):
     frame = authored.instructions(SUITES[suite].instructions)

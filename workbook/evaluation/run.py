@@ -49,8 +49,10 @@ def evaluate(
         model: Any SentenceTransformer. Queries go through ``encode_query``, documents through ``encode_document``.
         suite: A name from :data:`SUITES`, a task of one, any mteb task, or a list of tasks.
         scale: Sizes of the offline tasks, resamples, and the longest input in tokens.
-        instructions: ``suite`` takes those of the suite (its paper's); a paper's name or ``docs`` takes that set; None
-            runs without, and so does ``suite`` with single tasks. They are given to the model bare, as ``prompt``.
+        instructions: They are given bare, as ``prompt``, to models that begin with a ``workbook.modules.Decoder``,
+            which lays them out. ``suite`` takes those of the suite (its paper's); it takes none with single tasks, nor
+            for other models, which would put a bare instruction straight before the text and pool both (prompts that
+            such a model brings itself still hold). A paper's name or ``docs`` takes that set. None runs without.
         name: What the model is called in the frame; by default its own name.
         seed: Of the bootstrap.
         batch_size: Texts a batch.
@@ -60,10 +62,13 @@ def evaluate(
         One row a task: model, suite, task, type, metric, score, low, high (points, that is x100), items, seconds.
 
     Raises:
-        InvalidValueError, UnknownNameError: A value outside its range, a name that does not exist.
+        InvalidValueError, UnknownNameError: A value outside its range, a name that does not exist; a named set of
+            instructions for a model that does not begin with a Decoder.
         MissingDataError: The data of a task are not on this machine and can't be fetched.
     """
     from sentence_transformers import SentenceTransformer
+
+    from ..modules import Decoder
 
     if not isinstance(model, SentenceTransformer):
         raise InvalidValueError("model", "a SentenceTransformer", model, "workbook.build(method) makes one.")
@@ -71,9 +76,15 @@ def evaluate(
         raise InvalidValueError("batch_size", "a positive whole number", batch_size)
     scale = scale if isinstance(scale, Scale) else get_scale(scale)
     names = task_names(suite)
+    first = next(iter(model), None)
+    lays_out = isinstance(first, Decoder)
     if instructions == "suite":
-        instructions = next((s.instructions for s in SUITES.values() if s.tasks == names), None)
+        instructions = next((s.instructions for s in SUITES.values() if s.tasks == names and lays_out), None)
     known = None if instructions is None else _instructions(instructions)
+    if known is not None and not lays_out:
+        expected = f"suite or None for a model that begins with {type(first).__name__} instead of a Decoder"
+        hint = "To give it instructions in its own words, set them as model.prompts['query'] and ['document']."
+        raise InvalidValueError("instructions", expected, instructions, hint)
     label = name or model.model_card_data.model_name or "model"
     suite_name = suite if isinstance(suite, str) and suite in SUITES else "tasks"
     rows, outcomes = [], {}
