@@ -18,7 +18,7 @@ import workbook
 from workbook.corpora import authored
 from workbook.errors import DamagedFileError, InvalidValueError, MissingDataError, UnknownNameError
 from workbook.evaluation import SUITES, compare, evaluate, tasks
-from workbook.evaluation.outcomes import Outcomes, average_precision, margin, mean, spearman
+from workbook.evaluation.outcomes import Outcomes, average_precision, margin, mean, spearman, units
 from workbook.evaluation.suites import read_sts
 from workbook.scale import get_scale
 
@@ -34,6 +34,11 @@ def build(method="mean"):
 @pytest.fixture(scope="module")
 def model():
     return build()
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return workbook.backbones.load_encoder("minilm", device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -127,14 +132,14 @@ def test_statistics_over_counts_are_those_over_drawn_rows(ties):
 
 def test_intervals_are_those_of_a_naive_bootstrap():
     right = np.random.default_rng(0).integers(0, 2, 40).astype(float)
-    outcomes = Outcomes(right.mean(), "mean", right, None, None, 40, "", resamples=4000, seed=1)
+    outcomes = Outcomes(right.mean(), "mean", right, None, None, 40, "", "", resamples=4000, seed=1)
     naive = [np.random.default_rng(seed).choice(right, 40).mean() for seed in range(4000)]
     assert margin(outcomes.resampled()) == pytest.approx(1.96 * np.std(naive), rel=0.05)
 
 
 def test_items_of_a_group_are_drawn_together():
     values, groups = np.repeat([0.0, 1.0, 1.0, 0.0], 5), np.repeat(np.arange(4), 5)
-    outcomes = Outcomes(0.5, "mean", values, None, groups, 20, "", resamples=50, seed=1)
+    outcomes = Outcomes(0.5, "mean", values, None, groups, 20, "", "", resamples=50, seed=1)
     assert set(outcomes.resampled()) <= {0, 0.25, 0.5, 0.75, 1}
 
 
@@ -142,7 +147,7 @@ def test_items_of_a_group_are_drawn_together():
     ("statistic", "values", "gold"), [("spearman", [1, 1], [0, 1]), ("average_precision", [1, 2], [0, 0])]
 )
 def test_what_is_undefined_has_no_interval(statistic, values, gold):
-    undefined = Outcomes(np.nan, statistic, np.array(values), np.array(gold), None, 2, "", resamples=10, seed=0)
+    undefined = Outcomes(np.nan, statistic, np.array(values), np.array(gold), None, 2, "", "", resamples=10, seed=0)
     assert not undefined.reproduces_score()
     assert np.isnan(margin(undefined.resampled()))
 
@@ -162,11 +167,49 @@ def test_paired_differences(plain):
     expected = plain["score"].iloc[:2].to_numpy() - other["score"].to_numpy()
     np.testing.assert_allclose(frame["difference"], [*expected, expected.mean()], atol=1e-6)
     one, two = (source.attrs["outcomes"]["DocsRetrieval"] for source in (plain, other))
-    drawn = np.random.default_rng(0).integers(QUICK.queries, size=(100, QUICK.queries))
+    drawn = np.random.default_rng([0, *one.units.encode()]).integers(QUICK.queries, size=(100, QUICK.queries))
     naive = [(one.values[row] - two.values[row]).mean() for row in drawn]
     assert frame["high"].iloc[0] - frame["difference"].iloc[0] == pytest.approx(198.4 * np.std(naive, ddof=1), rel=0.01)
     widths = frame["high"] - frame["low"]
     assert widths.iloc[2] > 0.71 * widths.iloc[:2].mean(), "tasks over the same queries are not independent"
+
+
+def test_tasks_over_the_same_queries_share_their_draws(plain):
+    outcomes = plain.attrs["outcomes"]
+    named = {task: outcome.units for task, outcome in outcomes.items()}
+    assert named["DocsRetrieval"] == named["DocsReranking"] == named["DocsPairs"]
+    assert len(set(named.values())) == 4
+
+
+def made(texts, values, statistic="mean", resamples=2000):
+    """A frame of tasks as evaluate gives it, one outcome for each text."""
+    outcomes = {
+        name: Outcomes(np.mean(value), statistic, value, None, None, len(value), units(text), name, resamples, 0)
+        for name, text, value in zip("abc", texts, values, strict=False)
+    }
+    frame = pd.DataFrame({"task": list(outcomes), "type": "", "metric": ""})
+    frame.attrs["outcomes"] = outcomes
+    return frame
+
+
+def test_tasks_over_other_items_are_independent():
+    values = np.random.default_rng(0).integers(0, 2, 40).astype(float)
+    ours, others = [f"ours {i}" for i in range(40)], [f"other {i}" for i in range(40)]
+    frame = made([ours, ours, others], [values] * 3)
+    same, again, other = (outcome.resampled() for outcome in frame.attrs["outcomes"].values())
+    np.testing.assert_array_equal(same, again)
+    assert abs(np.corrcoef(same, other)[0, 1]) < 0.1
+
+
+@pytest.mark.parametrize("statistic", ["mean", "replicates"])
+@pytest.mark.parametrize(("texts", "factor"), [(["x", "x"], 1), (["x", "y"], 0.5**0.5)])
+def test_the_average_is_narrower_over_unrelated_tasks_only(statistic, texts, factor):
+    values = np.random.default_rng(0).integers(0, 2, 10).astype(float)
+    first, second = (made(texts, [v] * 2, statistic, 10_000) for v in (values, np.zeros(10)))
+    frame = compare(first, second)
+    widths = (frame["high"] - frame["low"]).to_numpy()
+    alone = widths[:2].mean() / (2.262 if statistic == "replicates" else 1.96) * 1.96
+    assert widths[2] == pytest.approx(factor * alone, rel=0.02)
 
 
 def test_only_the_same_items_can_be_compared(plain, model):
@@ -200,6 +243,14 @@ def test_queries_carry_the_instruction_and_no_text_is_read_twice(model, monkeypa
     assert all((text, None) in read for text in data["corpus"]["text"])
     assert sum(prompt is None for _, prompt in read) == len(data["corpus"])
     assert frame["score"].notna().all()
+
+
+def test_a_bare_instruction_goes_to_decoders_alone(encoder):
+    small = QUICK.model_copy(update={"queries": 4, "documents": 8, "texts": 24, "pairs": 12, "resamples": 10})
+    frame = compare(evaluate(encoder, scale=small), evaluate(encoder, scale=small, instructions=None))
+    assert (frame["difference"] == 0).all()
+    with pytest.raises(InvalidValueError, match=r"begins with Transformer instead of a Decoder, got 'docs'.*prompts"):
+        evaluate(encoder, scale=small, instructions="docs")
 
 
 @pytest.mark.parametrize("suite", SUITES)
@@ -245,11 +296,15 @@ def test_tasks_are_balanced(docs):
     assert len(set(zip(pairs["sentence1"], pairs["sentence2"], strict=True))) == len(pairs)
 
 
-def test_a_sentence_encoder_is_far_above_a_random_decoder(plain):
-    encoder = workbook.backbones.load_encoder("minilm", device="cpu")
-    names = ["DocsReranking", "ParaphraseLadder"]
-    frame = compare(evaluate(encoder, names, scale=QUICK, instructions=None), plain)
+def test_a_sentence_encoder_is_far_above_a_random_decoder(plain, encoder):
+    frame = compare(evaluate(encoder, ["DocsReranking", "ParaphraseLadder"], scale=QUICK), plain)
     assert (frame["low"] > 0).all()
+
+
+def test_the_smallest_classification_tells_a_sentence_encoder_from_chance(encoder):
+    frame = evaluate(encoder, "ReviewClassification", scale=QUICK)
+    assert frame["items"].item() >= 64
+    assert frame["low"].item() > 50
 
 
 # Local files

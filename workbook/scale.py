@@ -14,7 +14,7 @@ class Scale(BaseModel):
         name: ``quick``, ``cpu``, ``gpu`` or ``paper``.
         queries: Queries of an offline retrieval task.
         documents: Documents of an offline retrieval task, the relevant ones included.
-        texts: Texts of an offline classification or clustering task.
+        texts: Texts of an offline clustering task; classification trains and tests on a third more each.
         pairs: Pairs of an offline STS task.
         max_length: Longest input in tokens; the rest of a text is cut at the right.
         resamples: Bootstrap resamples of an interval.

@@ -18,11 +18,12 @@ class Encoder:
     """A SentenceTransformer as mteb wants it.
 
     Queries go through ``encode_query``, documents through ``encode_document`` and what is neither through ``encode``,
-    each with the bare instruction of the task as ``prompt`` where there is one. Vectors are kept, so a text that
+    each with the bare instruction of the task as ``prompt`` where there is one: it takes a model that begins with a
+    ``workbook.modules.Decoder`` to lay it out. Vectors are kept, so a text that
     several tasks share under one instruction is embedded once.
 
     Args:
-        model: Any SentenceTransformer.
+        model: Any SentenceTransformer; with instructions, one that begins with a Decoder.
         instructions: Columns task, side (query, document or both), instruction; None for no instructions.
         batch_size: Texts a batch.
     """

@@ -6,7 +6,8 @@ written over such counts, so that all resamples are computed at once and none is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,6 +70,8 @@ class Outcomes:
         groups: int (items,), from 0: items of one group are drawn together, because they share a text; None draws
             each item on its own.
         items: Number of items.
+        units: Names what is drawn, in its order (:func:`units`): tasks over the same queries meet the same resamples,
+            tasks over others draw on their own.
         digest: Names the texts that were embedded; only outcomes on the same texts can be paired.
         resamples: Bootstrap resamples.
         seed: Of the bootstrap.
@@ -80,19 +83,20 @@ class Outcomes:
     gold: np.ndarray | None
     groups: np.ndarray | None
     items: int
+    units: str
     digest: str
     resamples: int
     seed: int
 
     def resampled(self) -> np.ndarray:
-        """The score of every resample, float64 (resamples,); equal seed and items draw the same resamples."""
+        """The score of every resample, float64 (resamples,); equal seed and units draw the same resamples."""
         if self.statistic == "replicates":
             return self.values
         if self.statistic == "none":
             return np.full(2, np.nan)
         statistic = STATISTICS[self.statistic]
         groups = np.arange(len(self.values)) if self.groups is None else self.groups
-        blocks = _draws(int(groups.max()) + 1, self.resamples, self.seed)
+        blocks = _draws(int(groups.max()) + 1, self.resamples, [self.seed, *self.units.encode()])
         return np.concatenate([statistic(counts[:, groups], self.values, self.gold) for counts in blocks])
 
     def reproduces_score(self) -> bool:
@@ -103,6 +107,11 @@ class Outcomes:
             return False
         once = np.ones((1, len(self.values)))
         return bool(np.isclose(STATISTICS[self.statistic](once, self.values, self.gold)[0], self.score, atol=_ROUNDED))
+
+
+def units(texts: Iterable[object]) -> str:
+    """Name of the texts of the units that are drawn, in their order."""
+    return hashlib.sha256(repr(list(texts)).encode()).hexdigest()[:16]
 
 
 def standard_error(resampled: np.ndarray) -> float:
@@ -116,7 +125,7 @@ def margin(resampled: np.ndarray) -> float:
     return float(student.ppf(0.975, len(resampled) - 1)) * standard_error(resampled)
 
 
-def _draws(groups: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
+def _draws(groups: int, resamples: int, seed: list[int]) -> Iterator[np.ndarray]:
     """Counts of the groups in each resample, float64 (some resamples, groups), as many at once as memory is given."""
     random = np.random.default_rng(seed)
     rows = max(1, _CELLS // groups)

@@ -17,7 +17,7 @@ from scipy.stats import norm
 from ..corpora import authored
 from ..errors import InvalidValueError, MissingDataError
 from ..scale import Scale, get_scale
-from .outcomes import Outcomes, average_precision, margin, standard_error
+from .outcomes import Outcomes, average_precision, margin, standard_error, units
 from .suites import LOCAL_STS, SUITES, task_names, tasks
 
 if TYPE_CHECKING:
@@ -49,8 +49,10 @@ def evaluate(
         model: Any SentenceTransformer. Queries go through ``encode_query``, documents through ``encode_document``.
         suite: A name from :data:`SUITES`, a task of one, any mteb task, or a list of tasks.
         scale: Sizes of the offline tasks, resamples, and the longest input in tokens.
-        instructions: ``suite`` takes those of the suite (its paper's); a paper's name or ``docs`` takes that set; None
-            runs without, and so does ``suite`` with single tasks. They are given to the model bare, as ``prompt``.
+        instructions: They are given bare, as ``prompt``, to models that begin with a ``workbook.modules.Decoder``,
+            which lays them out. ``suite`` takes those of the suite (its paper's); it takes none with single tasks, nor
+            for other models, which would put a bare instruction straight before the text and pool both (prompts that
+            such a model brings itself still hold). A paper's name or ``docs`` takes that set. None runs without.
         name: What the model is called in the frame; by default its own name.
         seed: Of the bootstrap.
         batch_size: Texts a batch.
@@ -60,10 +62,13 @@ def evaluate(
         One row a task: model, suite, task, type, metric, score, low, high (points, that is x100), items, seconds.
 
     Raises:
-        InvalidValueError, UnknownNameError: A value outside its range, a name that does not exist.
+        InvalidValueError, UnknownNameError: A value outside its range, a name that does not exist; a named set of
+            instructions for a model that does not begin with a Decoder.
         MissingDataError: The data of a task are not on this machine and can't be fetched.
     """
     from sentence_transformers import SentenceTransformer
+
+    from ..modules import Decoder
 
     if not isinstance(model, SentenceTransformer):
         raise InvalidValueError("model", "a SentenceTransformer", model, "workbook.build(method) makes one.")
@@ -73,9 +78,15 @@ def evaluate(
         raise InvalidValueError("seed", "a whole number, 0 or more", seed)
     scale = scale if isinstance(scale, Scale) else get_scale(scale)
     names = task_names(suite)
+    first = next(iter(model), None)
+    lays_out = isinstance(first, Decoder)
     if instructions == "suite":
-        instructions = next((s.instructions for s in SUITES.values() if s.tasks == names), None)
+        instructions = next((s.instructions for s in SUITES.values() if s.tasks == names and lays_out), None)
     known = None if instructions is None else _instructions(instructions)
+    if known is not None and not lays_out:
+        expected = f"suite or None for a model that begins with {type(first).__name__} instead of a Decoder"
+        hint = "To give it instructions in its own words, set them as model.prompts['query'] and ['document']."
+        raise InvalidValueError("instructions", expected, instructions, hint)
     label = name or model.model_card_data.model_name or "model"
     suite_name = suite if isinstance(suite, str) and suite in SUITES else "tasks"
     rows, outcomes = [], {}
@@ -145,7 +156,9 @@ def compare(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
         resampled = one.resampled() - other.resampled() if known else np.full(2, np.nan)
         difference, half = 100 * (one.score - other.score), 100 * margin(resampled)
         # Tasks over the same queries draw the same resamples: summed one by one, they keep what they share.
-        together[len(resampled)] = together.get(len(resampled), 0) + 100 * resampled
+        # Tasks over different ones share nothing, whatever their resamples happen to have in common.
+        key = one.units, len(resampled)
+        together[key] = together.get(key, 0) + 100 * resampled
         rows.append(
             [row["task"], row["type"], row["metric"], difference, difference - half, difference + half, one.items]
         )
@@ -219,42 +232,47 @@ def _load(task: Any) -> None:
         ) from error
 
 
-_NO_ITEMS = ("none", np.zeros(0), None, None, 0)
+_NO_ITEMS = ("none", np.zeros(0), None, None, 0, "")
 
 
 def _items(
     task: Any, result: Any, kept: dict[str, Any]
-) -> tuple[str, np.ndarray, np.ndarray | None, np.ndarray | None, int]:
-    """Statistic, values, gold, groups and number of a task's items, as :class:`Outcomes` has them."""
+) -> tuple[str, np.ndarray, np.ndarray | None, np.ndarray | None, int, str]:
+    """Statistic, values, gold, groups, number and units of a task's items, as :class:`Outcomes` has them."""
     split, kind, metric = task.eval_splits[0], task.metadata.type, task.metadata.main_score
     data = (task.dataset.get("default") or task.dataset)[split]
     predictions = kept["predictions"]
     if "queries" in kept:
         key = metric.replace("ndcg_at", "ndcg_cut").replace("map_at", "map_cut")
         values = [kept["queries"].get(query, {}).get(key, np.nan) for query in data["queries"]["id"]]
-        return "mean", np.array(values), None, None, len(values)
+        return "mean", np.array(values), None, None, len(values), units(data["queries"]["text"])
     if kind == "STS":
-        gold, groups = _column(data, "score", float), pd.factorize(_column(data, task.column_names[0], object))[0]
-        return "spearman", np.array(predictions["cosine_scores"]), gold, groups, len(gold)
+        gold, (groups, texts) = _column(data, "score", float), _groups(data, task.column_names[0])
+        return "spearman", np.array(predictions["cosine_scores"]), gold, groups, len(gold), units(texts)
     if kind == "PairClassification":
         gold = _column(data, task.label_column_name, float)
-        groups = pd.factorize(_column(data, task.input1_column_name, object))[0]
-        return "average_precision", _best_similarity(predictions, gold, metric), gold, groups, len(gold)
+        groups, texts = _groups(data, task.input1_column_name)
+        return "average_precision", _best_similarity(predictions, gold, metric), gold, groups, len(gold), units(texts)
     if kind == "Classification" and metric == "accuracy":
         right = np.array(predictions) == np.array(data[task.label_column_name])
-        return "mean", right.mean(axis=0), None, None, right.shape[1]
+        return "mean", right.mean(axis=0), None, None, right.shape[1], units(data[task.input_column_name])
     measures = result.scores[split][0].get("v_measures")
     if isinstance(measures, list):  # the first form of mteb's clustering: many sets, each clustered once
-        return "mean", np.array(measures), None, None, len(measures)
+        return "mean", np.array(measures), None, None, len(measures), units(data[task.input_column_name])
     if isinstance(measures, dict) and len(measures) == 1:  # the second: resamples of one set, one level of labels
         (values,) = measures.values()
-        return "replicates", np.array(values), None, None, len(data)
+        return "replicates", np.array(values), None, None, len(data), units(data[task.input_column_name])
     return _NO_ITEMS
 
 
 def _column(data: Any, name: str, dtype: type) -> np.ndarray:
     """A column of a data set; in the oldest ones a single row holds it as a list."""
     return np.array(data[name][0] if isinstance(data[name][0], list) else data[name], dtype=dtype)
+
+
+def _groups(data: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Of a column of texts: the number of each one's group of equals, int (items,), and the text of each group."""
+    return pd.factorize(_column(data, name, object))
 
 
 def _best_similarity(predictions: dict[str, Any], gold: np.ndarray, metric: str) -> np.ndarray:
