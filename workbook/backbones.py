@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import DamagedFileError, InvalidValueError, ModelNotFoundError, UnknownNameError
-from .files import atomic_folder, cache_path, folder_sha256, sha256, verify_checksums, write_checksums
+from .files import atomic_folder, cache_path, sha256, verify_checksums, write_checksums
 
 if TYPE_CHECKING:
     import torch
@@ -129,23 +129,6 @@ def resolve(name: str) -> Path:
         [*CARRIED, *TINY],
         "A local folder (it must exist and hold config.json) or a Hugging Face id (owner/model) works too.",
     )
-
-
-def checksum(name: str | os.PathLike) -> str | None:
-    """Hex sha256 of what a backbone's name stands for, where that can change under the same name or is pinned.
-
-    Args:
-        name: See :func:`resolve`; nothing is converted or downloaded.
-
-    Returns:
-        For a local folder, over its weights, configuration and tokenizer; for a carried model, that of its weight
-        file; None for the rest.
-    """
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        endings = ("json", "safetensors", "gguf", "txt", "model", "jinja")
-        return folder_sha256(folder, *(f"**/*.{ending}" for ending in endings))
-    return CARRIED[name].sha256 if name in CARRIED else None
 
 
 def load_decoder(

@@ -211,6 +211,7 @@ class Run:
 
     def _write_manifest(self) -> None:
         cuda = torch.cuda.is_available()
+        carried = backbones.CARRIED.get(self.backbone)
         manifest = {
             "notebook": self.notebook,
             "parameters": {
@@ -220,7 +221,7 @@ class Run:
                 "rerun": self.rerun,
                 **self._own,
             },
-            "backbone_sha256": backbones.checksum(self.backbone),
+            "backbone_sha256": carried.sha256 if carried else None,
             "versions": _versions(),
             "python": platform.python_version(),
             "platform": platform.platform(),

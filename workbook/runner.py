@@ -25,7 +25,7 @@ import nbformat
 import papermill
 from papermill.exceptions import PapermillExecutionError
 
-from . import __version__, backbones, results
+from . import __version__, results
 from .errors import DamagedFileError, MissingDataError, OutputError, UnknownNameError
 from .files import ROOT, atomic_file, folder_sha256, sha256
 
@@ -33,6 +33,7 @@ PASSED = "passed"
 FAILED = "failed"
 UNCHANGED = "unchanged"
 _UNFINISHED = "unfinished"
+_MODEL_FILES = [f"**/*.{ending}" for ending in ("json", "safetensors", "gguf", "txt", "model", "jinja")]
 
 
 class Outcome(NamedTuple):
@@ -158,10 +159,10 @@ class Session:
         return outcome
 
     def _key(self, source: Path) -> str:
-        backbone = self.parameters.get("backbone")
-        # A notebook runs in its own folder: that is where a relative path starts.
-        weights = backbone and backbones.checksum(source.parent / Path(backbone).expanduser())
-        content = [sha256(source), self.parameters, weights, self._surroundings]
+        content = [sha256(source), self.parameters, self._surroundings]
+        if backbone := self.parameters.get("backbone"):
+            # A notebook runs in its own folder: that is where a relative path starts. No folder, no files.
+            content.append(folder_sha256(source.parent / Path(backbone).expanduser(), *_MODEL_FILES))
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def _left(self, source: Path) -> dict[str, str]:
