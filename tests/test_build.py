@@ -9,7 +9,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 import workbook
-from workbook.errors import DamagedFileError, InvalidValueError, UnknownNameError, WorkbookError
+from workbook.errors import InvalidValueError, UnknownNameError
 
 TEXTS = [
     "Basil likes warm soil.",
@@ -81,16 +81,6 @@ def test_saved_and_loaded_by_plain_sentence_transformers(method, mode, tmp_path)
     assert workbook.attention.probe(again[0].decoder) == mode
 
 
-def test_a_flipped_bit_in_a_saved_model_is_found(tmp_path):
-    folder = tmp_path / "model"
-    build("mean", "causal").save(str(folder))
-    weights = bytearray((folder / "model.safetensors").read_bytes())
-    weights[-5] ^= 1
-    (folder / "model.safetensors").write_bytes(weights)
-    with pytest.raises(DamagedFileError, match=r"model\.safetensors: expected sha256 \w{64}, got \w{64}\. Save"):
-        SentenceTransformer(str(folder), trust_remote_code=True)
-
-
 def test_instruction_steers_but_is_not_pooled():
     """The vector is the mean over the text's states alone, and these states have seen the instruction."""
     model = build("mean", "causal", "tiny-llama")
@@ -139,14 +129,6 @@ def test_odd_texts_have_finite_vectors(method, text):
     vectors = model.encode([text[:600_000], "an ordinary text"])
     assert np.isfinite(vectors).all()
     assert np.abs(vectors[0]).max() > 0
-
-
-@pytest.mark.parametrize("bad", [None, 3, b"bytes", ["a", "b"]], ids=repr)
-def test_what_is_not_text_is_refused(bad):
-    model = build("mean", "causal", "tiny-llama")
-    with pytest.raises((WorkbookError, ValueError, TypeError)) as caught:
-        model.encode(["fine", bad])
-    assert "str" in str(caught.value) or "text" in str(caught.value)
 
 
 def test_no_texts_no_vectors():

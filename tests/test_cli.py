@@ -1,11 +1,16 @@
 """The command line, through its entry point: exit codes, one message an error, a report at the end."""
 
+import os
+import subprocess
 import sys
 
 import nbformat
+import numpy as np
+import pandas as pd
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
+import workbook as package
 from workbook import cli, doctor
 
 
@@ -63,6 +68,36 @@ def test_mistakes_exit_with_2_and_one_message(workbook, source, arguments, messa
     assert out == ""
     assert message in err
     assert "Traceback" not in err
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """The real backbone as an embedder, saved."""
+    folder = tmp_path_factory.mktemp("saved") / "mean"
+    package.build("mean", device="cpu").save(str(folder))
+    return folder
+
+
+def test_evaluate(saved, tmp_path):
+    """In a process of its own, where loggers and warnings are as a user has them."""
+    table = tmp_path / "table.csv"
+    command = [sys.executable, "-m", "workbook", "evaluate", saved, "--suite", "docs", "--scale", "quick", "-o", table]
+    ran = subprocess.run(list(map(str, command)), cwd=tmp_path, env=os.environ, capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.endswith(f"Table: {table}\n")
+    frame = pd.read_csv(table)
+    assert len(frame) == 6
+    assert set(frame["model"]) == {"mean"}
+    assert np.isfinite(frame[["score", "low", "high"]].to_numpy()).all()
+    assert list(tmp_path.iterdir()) == [table]
+
+
+def test_evaluate_on_a_suite_that_does_not_exist(workbook, saved, tmp_path):
+    code, out, err = workbook("evaluate", saved, "--suite", "dosc", "--scale", "quick", "-o", tmp_path / "table.csv")
+    assert (code, out) == (2, "")
+    assert err.startswith("Error: Unknown suite or task 'dosc'. Did you mean 'docs'?")
+    assert len(err.splitlines()) == 1
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("command", ["run", "evaluate", "doctor"])

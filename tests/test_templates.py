@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 from parity import Fixture
@@ -180,3 +182,12 @@ def test_bos_is_written_only_where_the_tokenizer_adds_one():
 def test_unknown_template():
     with pytest.raises(UnknownNameError, match="Did you mean 'echo'"):
         get_template("ecko")
+
+
+@pytest.mark.parametrize("name", list(TEMPLATES))
+def test_a_tokenizer_without_bos_writes_none(name):
+    tokenizer = copy.deepcopy(backbones.tiny_tokenizer())
+    tokenizer.bos_token = None
+    [encoded] = TEMPLATES[name].encode(tokenizer, ["hi"], "Find it", 64)
+    assert "None" not in tokenizer.decode(encoded.input_ids)
+    assert None not in encoded.input_ids

@@ -45,12 +45,18 @@ def set_mode(decoder: PreTrainedModel, mode: str) -> None:
             config.sliding_window, config.causal_sliding_window = config.causal_sliding_window, None
 
 
+def get_mode(decoder: PreTrainedModel) -> str:
+    """The mode that a decoder's configuration asks for; `probe` measures whether it is kept."""
+    return MODES[0] if getattr(decoder.config, "is_causal", True) else MODES[1]
+
+
 @torch.no_grad()
 def probe(decoder: PreTrainedModel) -> str:
-    """Measure a decoder's attention: does the first token's state move when the last token changes?
+    """Measure a decoder's attention: do earlier states move when the last token changes?
 
-    Asked for one text and for several, without a mask, with a mask of ones, padded left and padded right, because
-    attention that turns causal in just one of these cases is the field's most reported defect.
+    Causal means that none does, bidirectional that the first one does, in every text. Asked for one text and for
+    several, without a mask, with a mask of ones, padded left and padded right, because attention that turns causal in
+    just one of these cases is the field's most reported defect.
 
     Args:
         decoder: A transformers decoder with or without its language-model head.
@@ -59,23 +65,24 @@ def probe(decoder: PreTrainedModel) -> str:
         ``causal`` or ``bidirectional``.
 
     Raises:
-        AttentionError: The cases disagree; the message lists what each one measured.
+        AttentionError: The cases disagree, attention is neither, or states are not finite; the message lists what each
+            case measured.
     """
     trunk = getattr(decoder, decoder.base_model_prefix, decoder)
     training = trunk.training
     trunk.eval()
     try:
-        measured = {name: _sees_the_future(trunk, *case) for name, case in _cases(trunk).items()}
+        measured = {name: _measure(trunk, *case) for name, case in _cases(trunk).items()}
     finally:
         trunk.train(training)
-    if len(set(measured.values())) > 1:
-        seen = ", ".join(f"{name}: {MODES[sees]}" for name, sees in measured.items())
+    if len(set(measured.values())) > 1 or not set(measured.values()) <= set(MODES):
+        seen = ", ".join(f"{name}: {mode}" for name, mode in measured.items())
         raise AttentionError(
             f"Expected one kind of attention in every case, measured {seen}. "
             f"Switch it with workbook.attention.set_mode and load with attn_implementation 'sdpa' or 'eager' "
             f"(now {decoder.config._attn_implementation!r})."
         )
-    return MODES[next(iter(measured.values()))]
+    return next(iter(measured.values()))
 
 
 def _cases(trunk: PreTrainedModel) -> dict[str, tuple[torch.Tensor, torch.Tensor | None]]:
@@ -98,8 +105,8 @@ def _cases(trunk: PreTrainedModel) -> dict[str, tuple[torch.Tensor, torch.Tensor
     }
 
 
-def _sees_the_future(trunk: PreTrainedModel, ids: torch.Tensor, mask: torch.Tensor | None) -> bool:
-    """Whether any row's first real state depends on its last real token."""
+def _measure(trunk: PreTrainedModel, ids: torch.Tensor, mask: torch.Tensor | None) -> str:
+    """``causal``, ``bidirectional``, or a word for what is neither, of one batch."""
     real = torch.ones_like(ids) if mask is None else mask
     rows = torch.arange(len(ids))
     first = real.argmax(dim=1)
@@ -116,5 +123,12 @@ def _sees_the_future(trunk: PreTrainedModel, ids: torch.Tensor, mask: torch.Tens
         ).last_hidden_state
         for tokens, real in pairs
     ]
-    before, after = torch.cat(states).float().view(2, *ids.shape, -1)[:, rows.to(device), first.to(device)]
-    return bool((before - after).abs().max() > 1e-6 * before.abs().max())
+    before, after = torch.cat(states).float().cpu().view(2, *ids.shape, -1)
+    moved = (before - after).abs().amax(dim=-1)  # (texts, tokens)
+    if not moved[real.bool()].isfinite().all():
+        return "not finite"
+    moved = moved > 1e-6 * before.abs().amax()
+    earlier = real.bool() & (torch.arange(ids.shape[1]) < last.unsqueeze(1))
+    if not moved[earlier].any():
+        return "causal"
+    return "bidirectional" if moved[rows, first].all() else "partly causal"

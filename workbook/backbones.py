@@ -64,24 +64,36 @@ CARRIED = {
 TINY = ("tiny-llama", "tiny-mistral", "tiny-qwen2", "tiny-qwen3", "tiny-gemma2", "tiny-gemma3")
 
 
-def capability() -> dict[str, Any]:
+def capability(device: str | None = None) -> dict[str, Any]:
     """What this machine offers, measured: device, dtype and attention kernel that loading will choose.
 
+    Args:
+        device: A torch device to ask about; CUDA where there is one, else the CPU, if not given.
+
     Returns:
-        ``device`` ("cuda" or "cpu"), ``dtype`` (a torch dtype), ``attn_implementation``, and ``why`` in words.
+        ``device``, ``dtype`` (a torch dtype), ``attn_implementation``, and ``why`` in words.
+
+    Raises:
+        InvalidValueError: A device that is not there.
     """
     import torch
     from transformers.utils import is_flash_attn_2_available
 
-    if torch.cuda.is_available():
+    device = str(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise InvalidValueError("device", "cpu, or a device that torch finds here", device, reason) from error
+    if device.startswith("cuda"):
         dtype = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
         kernel = "flash_attention_2" if is_flash_attn_2_available() and dtype is torch.bfloat16 else "sdpa"
-        return {"device": "cuda", "dtype": dtype, "attn_implementation": kernel, "why": torch.cuda.get_device_name()}
+        return {"device": device, "dtype": dtype, "attn_implementation": kernel, "why": torch.cuda.get_device_name()}
     # Without AMX tiles bfloat16 on a CPU is emulated and slower than float32.
     amx = torch.cpu.get_capabilities().get("amx_bf16", False)
-    dtype = torch.bfloat16 if amx else torch.float32
+    dtype = torch.bfloat16 if amx and device == "cpu" else torch.float32
     return {
-        "device": "cpu",
+        "device": device,
         "dtype": dtype,
         "attn_implementation": "sdpa",
         "why": f"CPU {'with' if amx else 'without'} AMX",
@@ -92,14 +104,15 @@ def available() -> list[dict[str, Any]]:
     """The models that travel inside packages: name, what, status (``ready``, ``not converted``, ``missing``), path."""
     rows = []
     for name, model in CARRIED.items():
-        file = _package_file(model)
-        if file is None:
+        converted = _converted_folder(name)
+        found = converted if converted.is_dir() else _package_file(model)
+        if found is None:
             status = "missing"
-        elif model.kind == "encoder" or _converted_folder(name).exists():
+        elif model.kind == "encoder" or found == converted:
             status = "ready"
         else:
             status = "not converted"
-        rows.append({"name": name, "what": model.what, "status": status, "path": str(file or "")})
+        rows.append({"name": name, "what": model.what, "status": status, "path": str(found or "")})
     return rows
 
 
@@ -117,7 +130,7 @@ def resolve(name: str) -> Path:
     if not isinstance(name, str | os.PathLike) or not str(name):
         raise InvalidValueError("backbone", f"a folder, one of {[*CARRIED, *TINY]}, or a Hugging Face id", name)
     folder = Path(name).expanduser()
-    if folder.is_dir():
+    if os.path.isdir(folder):  # unlike Path.is_dir, False for a name that no file system takes
         return _checked_folder(folder)
     if name in CARRIED:
         return _carried_folder(name)
@@ -132,36 +145,50 @@ def resolve(name: str) -> Path:
 
 
 def load_decoder(
-    name: str, *, dtype: torch.dtype | str = "auto", attn_implementation: str = "auto", lm_head: bool = False
+    name: str,
+    *,
+    dtype: torch.dtype | str = "auto",
+    attn_implementation: str = "auto",
+    device: str | None = None,
+    lm_head: bool = False,
 ) -> PreTrainedModel:
-    """A decoder-only language model, in evaluation mode on the CPU (sentence-transformers moves it).
+    """A decoder-only language model in evaluation mode.
 
     Args:
         name: See :func:`resolve`; or one of :data:`TINY`, random weights for tests.
         dtype: A torch dtype or its name; ``auto`` takes the one of :func:`capability`.
         attn_implementation: ``eager``, ``sdpa``, ``flash_attention_2``, ...; ``auto`` as :func:`capability` says.
+        device: Where it is placed; as :func:`capability` says if not given.
         lm_head: With the language-model head (logits) or without (hidden states).
 
     Raises:
-        InvalidValueError: dtype or attention implementation that does not exist.
+        InvalidValueError: dtype, attention implementation or device that does not exist, or an encoder.
         UnknownNameError, ModelNotFoundError, DamagedFileError: As :func:`resolve`.
     """
     import torch
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
+    chosen = capability(device)
+    if name in CARRIED and CARRIED[name].kind == "encoder":
+        decoders = [key for key, model in CARRIED.items() if model.kind == "decoder"]
+        raise InvalidValueError("backbone", f"a decoder, such as {', '.join(decoders)}", f"the encoder {name}")
     if dtype == "auto":
-        dtype = capability()["dtype"]
+        dtype = chosen["dtype"]
     dtype = getattr(torch, dtype, dtype) if isinstance(dtype, str) else dtype
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise InvalidValueError("dtype", "auto, float32, bfloat16 or float16", dtype)
+    if not isinstance(attn_implementation, str):
+        raise InvalidValueError("attn_implementation", "auto, eager, sdpa or another by name", attn_implementation)
     factory = AutoModelForCausalLM if lm_head else AutoModel
     tiny = name in TINY
     folder = None if tiny else resolve(name)
     config = tiny_config(name) if tiny else AutoConfig.from_pretrained(folder)
     if attn_implementation == "auto":
-        # Soft-capped logits (Gemma 2) exist in eager attention alone.
-        softcap = getattr(config, "attn_logit_softcapping", None)
-        attn_implementation = "eager" if softcap else capability()["attn_implementation"]
+        attn_implementation = chosen["attn_implementation"]
+        if getattr(config, "attn_logit_softcapping", None):
+            attn_implementation = "eager"  # soft-capped logits (Gemma 2) exist there alone
+        elif dtype is torch.float32:
+            attn_implementation = "sdpa"  # flash attention computes in half precision alone
     try:
         if tiny:
             with torch.random.fork_rng(devices=[]):
@@ -182,7 +209,7 @@ def load_decoder(
         raise
     except OSError as error:
         raise ModelNotFoundError(f"Expected safetensors weights in {folder}: {error}") from error
-    return model.eval()
+    return model.eval().to(chosen["device"])
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
@@ -332,7 +359,9 @@ def _hub_folder(name: str) -> Path:
 
     patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "*/config.json"]
     try:
-        return Path(snapshot_download(name, allow_patterns=patterns, local_files_only=True))
+        folder = Path(snapshot_download(name, allow_patterns=patterns, local_files_only=True))
+        if _complete(folder):
+            return folder
     except HFValidationError as error:
         raise InvalidValueError("backbone", "a Hugging Face id owner/model", name, str(error)) from error
     except LocalEntryNotFoundError:
@@ -346,3 +375,11 @@ def _hub_folder(name: str) -> Path:
             f"Hub did not give it ({reason}). Three ways out: connect to the network (and unset HF_HUB_OFFLINE); copy "
             "the model to a folder and name that folder; or use the offline default, backbone='smollm2-135m'."
         ) from error
+
+
+def _complete(folder: Path) -> bool:
+    """Whether a snapshot holds all its weights: a download that was interrupted leaves some of them out."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        return all((folder / shard).is_file() for shard in json.loads(index.read_text())["weight_map"].values())
+    return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))

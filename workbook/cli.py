@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from .errors import ModelNotFoundError, WorkbookError
+from .errors import DamagedFileError, ModelNotFoundError, WorkbookError
 from .files import ROOT, atomic_file
 from .scale import SCALES, get_scale
 
@@ -100,10 +101,22 @@ def evaluate(
             "Give the folder that training or model.save wrote."
         )
     from sentence_transformers import SentenceTransformer
+    from transformers.utils import logging as transformers_logging
 
     from . import evaluation
 
-    embedder = SentenceTransformer(str(model), trust_remote_code=True)
+    # The output is a table: no loading bars, and no word on the dtype, which was chosen by measured capability.
+    transformers_logging.disable_progress_bar()
+    logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
+    try:
+        embedder = SentenceTransformer(str(model), trust_remote_code=True)
+    except WorkbookError:
+        raise
+    except Exception as error:  # a damaged file of sentence-transformers' own ends in whatever its reader meets first
+        raise DamagedFileError(
+            f"Expected a model that sentence-transformers can load in {model}, got {type(error).__name__}: {error}. "
+            "Save the model again, or copy it again from its source."
+        ) from error
     table = evaluation.evaluate(embedder, suite, scale=scale, name=model.resolve().name)
     print(table.to_string(index=False, float_format=lambda number: f"{number:.1f}"))
     if output:

@@ -8,12 +8,14 @@ import functools
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import platformdirs
+from safetensors import SafetensorError
 
 from .errors import DamagedFileError, MissingDataError, OutputError
 
@@ -67,25 +69,36 @@ def folder_sha256(folder: Path, *patterns: str) -> str:
 
 
 CHECKSUMS = "checksums.json"
+_GUARDED = ("*.safetensors", "config.json", "decoder_config.json", "tokenizer.json", "tokenizer_config.json")
 
 
 def write_checksums(folder: Path) -> None:
-    """Write ``checksums.json``: the sha256 of every safetensors file under a folder, by relative path."""
-    sums = {str(file.relative_to(folder)): sha256(file) for file in sorted(folder.rglob("*.safetensors"))}
+    """Write ``checksums.json``: the sha256 of the weights, configuration and tokenizer in a folder, by file name.
+
+    Folders inside it belong to other modules, which may be written later: they are left out.
+    """
+    sums = {file.name: sha256(file) for pattern in _GUARDED for file in sorted(folder.glob(pattern))}
     (folder / CHECKSUMS).write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
 
 
 def verify_checksums(folder: Path, way_out: str) -> None:
     """Compare a folder with its ``checksums.json``; a folder without one is taken as it is.
 
-    safetensors notices a truncated file, but loads a flipped bit without a word.
+    safetensors notices a truncated file, but loads a flipped bit without a word; so do configurations and tokenizers.
 
     Raises:
         DamagedFileError: A file is absent or its bytes differ; the message names it and ends with ``way_out``.
     """
-    if not (folder / CHECKSUMS).is_file():
+    path = folder / CHECKSUMS
+    if not path.is_file():
         return
-    for name, expected in json.loads((folder / CHECKSUMS).read_text(encoding="utf-8")).items():
+    try:
+        sums = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise DamagedFileError(
+            f"{path}: expected a checksum for each file, got no such JSON ({error}). {way_out}"
+        ) from error
+    for name, expected in sums.items():
         file = folder / name
         found = sha256(file) if file.is_file() else "no file"
         if found != expected:
@@ -123,17 +136,38 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 def _temporary_folder(path: Path) -> Iterator[Path]:
     """A scratch folder beside ``path`` (same file system, so that renaming is atomic)."""
     scratch = None
+    with writing(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+            yield scratch
+        finally:
+            if scratch is not None:
+                shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say it plainly where the block can't write, whether the system or safetensors noticed.
+
+    Raises:
+        OutputError: No room, no permission, or no folder; the message names ``path``.
+    """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-        yield scratch
-    except OSError as error:
-        if error.errno not in _CANNOT_WRITE:
+        yield
+    except (OSError, SafetensorError) as error:
+        number = _error_number(error)
+        if number not in _CANNOT_WRITE:
             raise
         raise OutputError(
-            f"Could not write {path}: {error.strerror or error}. "
+            f"Could not write {path}: {os.strerror(number)}. "
             "Choose a folder that exists on a disk with room and that you may write to."
         ) from error
-    finally:
-        if scratch is not None:
-            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _error_number(error: OSError | SafetensorError) -> int | None:
+    """The system's error number; safetensors has it in its text alone."""
+    if isinstance(error, OSError):
+        return error.errno
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    return int(found[1]) if found else None

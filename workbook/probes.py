@@ -184,13 +184,13 @@ def _decoder(model: SentenceTransformer, items: Sequence) -> Decoder:
 @contextmanager
 def _switched(module: Decoder, mode: str) -> Iterator[None]:
     """Another attention for a while, in evaluation mode."""
-    training = module.decoder.training
+    training, before = module.decoder.training, module.attention
     module.decoder.eval()
     set_mode(module.decoder, mode)
     try:
         yield
     finally:
-        set_mode(module.decoder, module.attention)
+        set_mode(module.decoder, before)
         module.decoder.train(training)
 
 

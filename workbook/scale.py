@@ -77,6 +77,6 @@ def get_scale(name: str) -> Scale:
     Raises:
         UnknownNameError: No such scale; the message lists the four.
     """
-    if name not in SCALES:
+    if not isinstance(name, str) or name not in SCALES:
         raise UnknownNameError("scale", name, SCALES)
     return SCALES[name]

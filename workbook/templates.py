@@ -58,8 +58,9 @@ class Template(BaseModel):
         """Token ids and pooling masks of texts, unpadded.
 
         ``{bos}`` is left out where the tokenizer would not add one, except in templates that tokenize piece by piece,
-        which write it themselves. A text without any token is read as one EOS token, so that it still has a vector.
-        What does not fit is cut from the right end of the text; instruction, suffix and EOS always stay.
+        which write it themselves, and wherever there is none. A special token spelt out in a text is read as that
+        token, as in the published code. A text without any token is read as one EOS token, so that it still has a
+        vector. What does not fit is cut from the right end of the text; instruction, suffix and EOS always stay.
 
         Args:
             tokenizer: A fast tokenizer.
@@ -100,7 +101,7 @@ class Template(BaseModel):
         """Per text, the tokens of one group as (id, pooled, belongs to the text)."""
         if group[0].string in ("{bos}", "{eos}"):
             token = tokenizer.bos_token_id if group[0].string == "{bos}" else tokenizer.eos_token_id
-            return [[(token, group[0].pooled, False)]] * len(texts)
+            return [[] if token is None else [(token, group[0].pooled, False)]] * len(texts)
         rendered = [[self._render(piece, text, instruction, tokenizer) for piece in group] for text in texts]
         encoded = tokenizer(
             ["".join(strings) for strings in rendered],
@@ -134,7 +135,9 @@ class Template(BaseModel):
 
     @staticmethod
     def _render(piece: Piece, text: str, instruction: str, tokenizer: PreTrainedTokenizerBase) -> str:
-        return piece.string.format(text=text, instruction=instruction, bos=tokenizer.bos_token, eos=tokenizer.eos_token)
+        return piece.string.format(
+            text=text, instruction=instruction, bos=tokenizer.bos_token or "", eos=tokenizer.eos_token or ""
+        )
 
     def _cut(
         self, parts: list[list[tuple[int, bool, bool]]], max_length: int, text: str

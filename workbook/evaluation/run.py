@@ -69,6 +69,8 @@ def evaluate(
         raise InvalidValueError("model", "a SentenceTransformer", model, "workbook.build(method) makes one.")
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise InvalidValueError("batch_size", "a positive whole number", batch_size)
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise InvalidValueError("seed", "a whole number, 0 or more", seed)
     scale = scale if isinstance(scale, Scale) else get_scale(scale)
     names = task_names(suite)
     if instructions == "suite":

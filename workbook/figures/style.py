@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 
@@ -99,8 +100,10 @@ def save(fig: Figure, name: str, data: pd.DataFrame, folder: str | Path) -> dict
     paths = {ending: Path(folder) / f"{name}.{ending}" for ending in ("pdf", "svg", "png", "csv")}
     with mpl.rc_context(STYLE):
         for ending, metadata in _UNDATED.items():
+            drawn = io.BytesIO()  # on a full disk matplotlib's own PDF writer fails with another error
+            fig.savefig(drawn, format=ending, metadata=metadata)
             with atomic_file(paths[ending]) as temporary:
-                fig.savefig(temporary, format=ending, metadata=metadata)
+                temporary.write_bytes(drawn.getvalue())
     with atomic_file(paths["csv"]) as temporary:
         data.to_csv(temporary, index=not isinstance(data.index, pd.RangeIndex), lineterminator="\n")
     return paths

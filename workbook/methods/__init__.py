@@ -45,6 +45,6 @@ def build(method: str, backbone: str | SentenceTransformer = "smollm2-135m", **o
         >>> model.encode(["one text", "another"]).shape
         (2, 32)
     """
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise UnknownNameError("method", method, METHODS)
     return METHODS[method].build(backbone, **options)

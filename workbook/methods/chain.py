@@ -51,7 +51,7 @@ class Chain:
         if isinstance(backbone, SentenceTransformer):
             decoder, tokenizer = _shared(backbone, chain.attention, [name for name in LOADING if name in options])
         else:
-            loading = {key: options[key] for key in ("dtype", "attn_implementation") if key in options}
+            loading = {key: value for key, value in options.items() if key in LOADING}
             decoder = backbones.load_decoder(backbone, **loading)
             tokenizer = backbones.load_tokenizer(backbone)
         module = Decoder(
@@ -61,9 +61,8 @@ class Chain:
             template=chain.template,
             max_length=chain.max_length,
         )
-        device = backbone.device if isinstance(backbone, SentenceTransformer) else options.get("device")
         modules = [module, Pooling(chain.pooling, module.get_embedding_dimension())]
-        return SentenceTransformer(modules=modules, device=device, similarity_fn_name="cosine")
+        return SentenceTransformer(modules=modules, device=str(decoder.device), similarity_fn_name="cosine")
 
 
 def _shared(model: SentenceTransformer, attention: str, loading: list[str]) -> tuple[Any, Any]:

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from sentence_transformers.base.modules import InputModule
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from .. import attention as attention_modes
 from .. import backbones
 from ..errors import AttentionError, InvalidValueError
-from ..files import verify_checksums, write_checksums
-from ..templates import Encoded, Template, get_template
+from ..files import verify_checksums, write_checksums, writing
+from ..templates import TEMPLATES, Encoded, Template, get_template
 
 # Tokens that one forward pass takes on a CPU: wide enough to keep the cores busy, small enough to stay in their caches.
 _CPU_TOKENS = 2048
@@ -35,7 +36,7 @@ class Decoder(InputModule):
 
     Raises:
         UnknownNameError: No such attention mode or template.
-        InvalidValueError: max_length is not a positive number.
+        InvalidValueError: max_length is not a positive number, or the template no Template.
         AttentionError: What was measured is not what was asked for.
     """
 
@@ -51,18 +52,19 @@ class Decoder(InputModule):
         max_length: int = 512,
     ):
         super().__init__()
-        if isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 1:
-            raise InvalidValueError("max_length", "a positive whole number of tokens", max_length)
         self.decoder = decoder
         self.tokenizer = tokenizer
         self.max_length = max_length
-        self._template = get_template(template) if isinstance(template, str) else Template.model_validate(template)
+        self._template = get_template(template) if isinstance(template, str) else _template(template)
         self.attention = attention
 
     @property
     def attention(self) -> str:
-        """The attention mode; setting it switches the decoder and measures that it really switched."""
-        return self._attention
+        """The decoder's attention mode; setting it switches the decoder and measures that it really switched.
+
+        It is kept in the decoder's configuration alone, so models that share a decoder share its attention.
+        """
+        return attention_modes.get_mode(self.decoder)
 
     @attention.setter
     def attention(self, mode: str) -> None:
@@ -73,12 +75,22 @@ class Decoder(InputModule):
                 f"Asked for {mode} attention, measured {measured} with {self.decoder.config._attn_implementation!r}. "
                 "Load the backbone with attn_implementation='sdpa' or 'eager'."
             )
-        self._attention = mode
 
     @property
     def template(self) -> dict[str, Any]:
         """The template as plain data, as it is saved."""
         return self._template.model_dump(mode="json")
+
+    @property
+    def max_length(self) -> int:
+        """Longest input in tokens."""
+        return self._max_length
+
+    @max_length.setter
+    def max_length(self, value: int) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InvalidValueError("max_length", "a positive whole number of tokens", value)
+        self._max_length = value
 
     @property
     def max_seq_length(self) -> int:
@@ -97,11 +109,14 @@ class Decoder(InputModule):
         """Token ids and pooling masks of texts, unpadded: what the model will read.
 
         Raises:
-            InvalidValueError: Something that is not a string, with its position.
+            InvalidValueError: A text or an instruction that is not a string.
         """
-        for index, text in enumerate(texts):
+        if not isinstance(instruction, str | None):
+            raise InvalidValueError("instruction (prompt)", "a string, or None for none", instruction)
+        for text in texts:
             if not isinstance(text, str):
-                raise InvalidValueError(f"text {index}", "a string", text, "Drop it, or turn it into text first.")
+                # Without its position: sentence-transformers hands over batches, sorted by length.
+                raise InvalidValueError("texts", "strings", text, "Drop it, or turn it into text first.")
         return self._template.encode(self.tokenizer, texts, instruction, self.max_length)
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any) -> dict[str, torch.Tensor]:
@@ -155,11 +170,16 @@ class Decoder(InputModule):
         ).last_hidden_state
 
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
-        """Write weights (safetensors, with checksums), configuration and tokenizer."""
-        self.decoder.save_pretrained(output_path)
-        write_checksums(Path(output_path))
-        self.save_tokenizer(output_path)
-        self.save_config(output_path)
+        """Write weights (safetensors), configuration and tokenizer, with their checksums.
+
+        Raises:
+            OutputError: The folder can't be written.
+        """
+        with writing(Path(output_path)):
+            self.decoder.save_pretrained(output_path)
+            self.save_tokenizer(output_path)
+            self.save_config(output_path)
+            write_checksums(Path(output_path))
 
     @classmethod
     def load(
@@ -169,22 +189,36 @@ class Decoder(InputModule):
         model_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> Decoder:
-        """Load from a folder or the hub; ``model_kwargs`` may hold ``dtype`` and ``attn_implementation``.
+        """Load from a folder or the hub, in the dtype that was saved.
+
+        ``model_kwargs`` may hold another ``dtype``, and ``attn_implementation``.
 
         Raises:
-            DamagedFileError: A weight file does not match its checksum.
+            DamagedFileError: A file does not match its checksum.
         """
         hub = {key: kwargs[key] for key in ("token", "cache_folder", "revision", "local_files_only") if key in kwargs}
-        config = cls.load_config(model_name_or_path, subfolder=subfolder, **hub)
         folder = cls.load_dir_path(model_name_or_path, subfolder=subfolder, **hub)
-        verify_checksums(Path(folder), "Save the model again, or copy it again from its source.")
+        verify_checksums(
+            Path(folder),
+            "Save the model again, or copy it again from its source; after an edit on purpose delete checksums.json.",
+        )
+        config = cls.load_config(model_name_or_path, subfolder=subfolder, **hub)
         options = dict(model_kwargs or {})
         decoder = backbones.load_decoder(
             folder,
-            dtype=options.get("dtype", "auto"),
+            dtype=options.get("dtype", AutoConfig.from_pretrained(folder).dtype or "auto"),
             attn_implementation=options.get("attn_implementation", "auto"),
         )
         return cls(decoder, backbones.load_tokenizer(folder), **config)
+
+
+def _template(data: object) -> Template:
+    try:
+        return Template.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        problem = f"{'.'.join(map(str, first['loc'])) or 'template'}: {first['msg']}."
+        raise InvalidValueError("template", f"one of {[*TEMPLATES]}, a Template or its data", data, problem) from error
 
 
 def _groups_of_like_length(lengths: torch.Tensor, budget: int) -> list[torch.Tensor]:
