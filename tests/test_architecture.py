@@ -17,6 +17,7 @@ LAYERS = (
     {"training"},
     {"methods", "probes", "evaluation"},
     {"experiments", "claims", "checks", "figures"},
+    {"results"},
     {"explore", "notebook", "runner", "doctor"},
     {"report"},
     {"cli"},

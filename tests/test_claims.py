@@ -139,6 +139,17 @@ def test_verdicts_merge_by_claim_and_come_back(tmp_path):
     assert [path.name for path in path.parent.iterdir()] == ["claims.json"]
 
 
+def test_each_notebook_keeps_its_own_verdicts(tmp_path):
+    path = tmp_path / "claims.json"
+    first, second = (judge(claim("a > b"), APART, scale="quick", notebook=name) for name in ("01_a", "02_b"))
+    claims.write([first, second], path)
+    assert claims.read(path) == [first, second]
+    claims.drop("01_a", path)
+    assert claims.read(path) == [second]
+    claims.drop("01_a", tmp_path / "absent.json")
+    assert not (tmp_path / "absent.json").exists()
+
+
 def test_verdict_prints_without_numbers():
     assert repr(judge(claim("a > b"), APART, scale="quick")) == "c: reproduced"
 

@@ -11,7 +11,7 @@ import torch
 from IPython.core.interactiveshell import InteractiveShell
 from pydantic import Field
 
-from workbook import figures, notebook
+from workbook import claims, figures, notebook
 from workbook.errors import InvalidValueError, ModelNotFoundError, OutputError, UnknownNameError
 
 GOOD = {"scale": "quick", "backbone": "tiny-llama", "seed": 0, "rerun": False}
@@ -110,6 +110,21 @@ def test_claims_are_recorded(start, tmp_path):
     assert run.verdicts()["verdict"].tolist() == ["reproduced"]
     assert run.verdicts()["this run"].item() == "causal_mean 37.0, bidirectional_mean 16.0"
     assert json.loads((tmp_path / "claims.json").read_text())[0]["measured"]["causal_mean"]["low"] == 35
+
+
+def test_a_new_start_drops_what_the_notebook_left_before(tmp_path):
+    frame = pd.DataFrame({"x": ["a", "b"], "y": [1.0, 2.0]})
+
+    def start(name):
+        return notebook.start(name, **GOOD, output_dir=tmp_path)
+
+    for name in ("01_attention", "010_other"):
+        run = start(name)
+        run.figure(figures.bars(frame, "x", "y"), "scores", frame)
+        run.claim("llm2vec-untrained-bidirectional", causal_mean=37, bidirectional_mean=16)
+    start("01_attention")
+    assert [verdict.notebook for verdict in claims.read(tmp_path / "claims.json")] == ["010_other"]
+    assert {path.name.split("_")[0] for path in (tmp_path / "figures").iterdir()} == {"010"}
 
 
 def test_provenance_is_the_same_everywhere(start):

@@ -8,13 +8,24 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from workbook import report, runner
+from workbook import claims, report, runner
 from workbook.errors import DamagedFileError, MissingDataError, OutputError, UnknownNameError
 
 PARAMETERS = 'scale = "cpu"\noutput_dir = ""'
 GOOD = [
     "from pathlib import Path",
     'Path(output_dir, "ran").open("a").write(scale)',
+]
+
+JUDGES = [
+    "from pathlib import Path",
+    "from workbook import claims",
+    'if seed: raise ValueError("before its claim")',
+    'claim = claims.Claim(id="c", paper="P", place="table 1", statement="positive", rule=["a > 0"], scale="quick")',
+    'verdict = claims.judge(claim, {"a": 1.0}, scale="quick", notebook="05_judges")',
+    'claims.write([verdict], Path(output_dir, "claims.json"))',
+    'Path(output_dir, "figures").mkdir(exist_ok=True)',
+    'Path(output_dir, "figures", "05_scores.png").write_bytes(b"drawn")',
 ]
 
 
@@ -86,6 +97,57 @@ def test_resumes_by_content(run):
     assert again() == "unchanged"
     assert again(scale="cpu") == "passed"
     assert not list(output.glob(".*.ipynb.*"))
+
+
+@pytest.fixture
+def judges(tmp_path):
+    """Run a notebook that leaves a verdict and a figure; returns its outcome and the run folder."""
+    write(tmp_path / "05_judges.ipynb", *JUDGES, parameters=PARAMETERS + '\nseed = 0\nbackbone = ""')
+
+    def judges(**parameters):
+        with runner.Session(tmp_path / "output", parameters) as session:
+            return session.execute(tmp_path / "05_judges.ipynb").status, session.folder
+
+    return judges
+
+
+def test_a_failed_run_shows_nothing_of_an_earlier_one(judges):
+    _, output = judges(seed=0)
+    (output / "manifests").mkdir()
+    (output / "manifests" / "05_judges.json").touch()
+    assert judges(seed=1)[0] == "failed"
+    assert claims.read(output / "claims.json") == []
+    assert not any((output / "manifests").iterdir())
+    page = report.write(output).read_text(encoding="utf-8")
+    assert "No claim was judged" in page
+    assert "No figure was saved" in page
+
+
+def test_resumes_only_if_everything_it_left_is_intact(judges):
+    _, output = judges()
+    assert judges()[0] == "unchanged"
+    other = claims.read(output / "claims.json")[0].model_copy(update={"notebook": "06_other"})
+    claims.write([other], output / "claims.json")
+    (output / "figures" / "06_scores.png").touch()
+    assert judges()[0] == "unchanged"  # another notebook's are not its concern
+    (output / "claims.json").unlink()
+    assert judges()[0] == "passed"
+    (output / "figures" / "05_scores.png").write_bytes(b"another")
+    assert judges()[0] == "passed"
+    assert [verdict.notebook for verdict in claims.read(output / "claims.json")] == ["05_judges"]
+    assert (output / "figures" / "06_scores.png").exists()
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_other_weights_in_the_same_folder_are_another_backbone(judges, tmp_path, relative):
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.parent.mkdir()
+    weights.write_bytes(b"one")
+    backbone = "model" if relative else str(weights.parent)
+    assert judges(backbone=backbone)[0] == "passed"
+    assert judges(backbone=backbone)[0] == "unchanged"
+    weights.write_bytes(b"two")
+    assert judges(backbone=backbone)[0] == "passed"
 
 
 def test_report_shows_every_notebook(run):

@@ -108,11 +108,12 @@ class Claim(BaseModel):
 
 
 class Verdict(BaseModel):
-    """What a run says of a claim; prints as one line without measured numbers, the same on every machine."""
+    """What a notebook's run says of a claim; prints as one line without measured numbers, the same on every machine."""
 
     model_config = ConfigDict(frozen=True)
 
     id: str
+    notebook: str = ""
     paper: str
     place: str
     statement: str
@@ -167,7 +168,7 @@ def get(claim_id: str) -> Claim:
     return claims[claim_id]
 
 
-def judge(claim: Claim, measured: Mapping[str, object], *, scale: str) -> Verdict:
+def judge(claim: Claim, measured: Mapping[str, object], *, scale: str, notebook: str = "") -> Verdict:
     """The verdict on a claim, derived from its rule.
 
     A comparison holds if its difference lies beyond zero with its whole interval; it overlaps if the direction is
@@ -179,6 +180,7 @@ def judge(claim: Claim, measured: Mapping[str, object], *, scale: str) -> Verdic
         claim: The claim.
         measured: What `Estimate.of` takes, by name; differences by ``"a - b"``.
         scale: The run's scale.
+        notebook: Name of the notebook that judges.
 
     Raises:
         InvalidValueError: A name of the rule was not measured, a value is not finite, or the rule can't be read.
@@ -200,6 +202,7 @@ def judge(claim: Claim, measured: Mapping[str, object], *, scale: str) -> Verdic
         )
     return Verdict(
         **claim.model_dump(include={"id", "paper", "place", "statement", "published"}),
+        notebook=notebook,
         verdict=verdict,
         scale=scale,
         clauses=clauses,
@@ -208,16 +211,27 @@ def judge(claim: Claim, measured: Mapping[str, object], *, scale: str) -> Verdic
 
 
 def write(verdicts: Iterable[Verdict], path: Path) -> None:
-    """Add verdicts to a run's claims file; one already there for the same claim is replaced.
+    """Add verdicts to a run's claims file; one already there of the same notebook on the same claim is replaced.
 
     Raises:
         DamagedFileError: The file is there and holds something else.
         OutputError: The file can't be written.
     """
-    merged = {verdict.id: verdict for verdict in [*read(path), *verdicts]}
-    with atomic_file(Path(path)) as temporary:
-        entries = [merged[name].model_dump(mode="json") for name in sorted(merged)]
-        temporary.write_text(json.dumps(entries, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    merged = {(verdict.id, verdict.notebook): verdict for verdict in [*read(path), *verdicts]}
+    _replace([merged[key] for key in sorted(merged)], path)
+
+
+def drop(notebook: str, path: Path) -> None:
+    """Take a notebook's verdicts out of a run's claims file, if there are any.
+
+    Raises:
+        DamagedFileError: The file is there and holds something else.
+        OutputError: The file can't be written.
+    """
+    verdicts = read(path)
+    kept = [verdict for verdict in verdicts if verdict.notebook != notebook]
+    if kept != verdicts:
+        _replace(kept, path)
 
 
 def read(path: Path) -> list[Verdict]:
@@ -235,6 +249,12 @@ def read(path: Path) -> list[Verdict]:
         raise DamagedFileError(
             f"Expected verdicts in {path}, found something else. Delete it and run again."
         ) from error
+
+
+def _replace(verdicts: list[Verdict], path: Path) -> None:
+    with atomic_file(Path(path)) as temporary:
+        entries = [verdict.model_dump(mode="json") for verdict in verdicts]
+        temporary.write_text(json.dumps(entries, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _read_list(path: Path) -> list:

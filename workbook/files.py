@@ -61,6 +61,13 @@ def _sha256(path: str, *_: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def folder_sha256(folder: Path, *patterns: str) -> str:
+    """Hex sha256 over the names and bytes of a folder's files that match any of the glob patterns."""
+    files = sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
+    names = (f"{path.relative_to(folder)} {sha256(path)}\n" for path in files)
+    return hashlib.sha256("".join(names).encode()).hexdigest()
+
+
 CHECKSUMS = "checksums.json"
 _GUARDED = ("*.safetensors", "config.json", "decoder_config.json", "tokenizer.json", "tokenizer_config.json")
 

@@ -33,7 +33,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from pydantic import Field, Strict, TypeAdapter, ValidationError
 
-from . import __version__, backbones, claims, figures
+from . import __version__, backbones, claims, figures, results
 from .errors import InvalidValueError, UnknownNameError
 from .files import ROOT, atomic_file
 from .scale import Scale, get_scale
@@ -60,7 +60,10 @@ def start(
     allowed: Mapping[str, Any] | None = None,
     **own: Any,
 ) -> Run:
-    """Check a notebook's parameters, set the seed and the figure style, and begin its record.
+    """Check a notebook's parameters, set the seed and the figure style, and begin its record anew.
+
+    What an earlier run of the notebook left in the output folder is dropped: a run that fails leaves no other's
+    verdicts and figures behind.
 
     Args:
         notebook: The notebook's name, such as ``01_attention``; its number prefixes the figures.
@@ -76,7 +79,8 @@ def start(
     Raises:
         UnknownNameError: A parameter that papermill injected is none of these, or a value is not in its list.
         InvalidValueError: A value of the wrong type or out of range.
-        ModelNotFoundError, DamagedFileError: The backbone is not at hand, or not what it should be.
+        ModelNotFoundError: The backbone is not at hand.
+        DamagedFileError: The backbone is not what it should be, or ``claims.json`` in ``output_dir`` holds no verdicts.
         OutputError: ``output_dir`` can't be written.
     """
     allowed = dict(allowed or {})
@@ -132,6 +136,7 @@ class Run:
         self._own = dict(own)
         self._judged: dict[str, claims.Verdict] = {}
         self._began = time.monotonic()
+        results.clear(output_dir, self.notebook)
         self._write_manifest()
 
     def __repr__(self) -> str:
@@ -150,7 +155,7 @@ class Run:
             InvalidValueError: ``name`` is no plain file name, or ``data`` no frame.
             OutputError: The folder can't be written.
         """
-        figures.save(fig, f"{self.notebook.split('_')[0]}_{name}", data, self.output_dir / "figures")
+        figures.save(fig, results.figure_name(self.notebook, name), data, self.output_dir / "figures")
         if get_ipython() is not None:
             display(fig)
 
@@ -167,7 +172,7 @@ class Run:
             InvalidValueError: A name of the rule was not measured, or a value is not finite.
             OutputError: The folder can't be written.
         """
-        verdict = claims.judge(claims.get(claim_id), measured, scale=self.scale.name)
+        verdict = claims.judge(claims.get(claim_id), measured, scale=self.scale.name, notebook=self.notebook)
         claims.write([verdict], self.output_dir / "claims.json")
         self._judged[claim_id] = verdict
         return verdict

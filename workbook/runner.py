@@ -1,8 +1,8 @@
 """Running notebooks unattended: papermill underneath, resumed by content, nothing half-written.
 
 A run folder holds the executed notebooks, what they left (figures, claims, manifests) and ``manifest.json``. A
-notebook is not run again while its source, its parameters, the library with its data, and every installed version are
-what they were and its executed copy is intact.
+notebook is not run again while its source, its parameters, a backbone's folder, the library with its data, and every
+installed version are what they were, and its executed copy and everything it left are intact.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ import nbformat
 import papermill
 from papermill.exceptions import PapermillExecutionError
 
-from . import __version__
+from . import __version__, results
 from .errors import DamagedFileError, MissingDataError, OutputError, UnknownNameError
-from .files import ROOT, atomic_file, sha256
+from .files import ROOT, atomic_file, folder_sha256, sha256
 
 PASSED = "passed"
 FAILED = "failed"
 UNCHANGED = "unchanged"
 _UNFINISHED = "unfinished"
+_MODEL_FILES = [f"**/*.{ending}" for ending in ("json", "safetensors", "gguf", "txt", "model", "jinja")]
 
 
 class Outcome(NamedTuple):
@@ -124,20 +125,24 @@ class Session:
         self._lock.release()
 
     def execute(self, source: Path) -> Outcome:
-        """Run one notebook, unless its executed copy still stands; a failure is an outcome, not an exception.
+        """Run one notebook, unless all that it left still stands; a failure is an outcome, not an exception.
+
+        What an earlier run of it left is dropped first.
 
         Args:
             source: The notebook; it is only read.
 
         Raises:
+            DamagedFileError: The folder's claims file holds something else.
             OutputError: The run folder can't be written.
         """
         name, target, key = source.stem, self.folder / source.name, self._key(source)
         known = self._entries.get(name, {})
         same = known.get("status") == PASSED and known["key"] == key
-        if same and target.exists() and sha256(target) == known["sha256"]:
+        if same and known.get("left") == self._left(source):
             return Outcome(name, UNCHANGED, known["seconds"])
         self._record(name, status=_UNFINISHED, key=key, parameters=self.parameters)
+        results.clear(self.folder, name)
         began = time.monotonic()
         problem = _execute(source, target, self.parameters | {"output_dir": str(self.folder)})
         outcome = Outcome(name, FAILED if problem else PASSED, round(time.monotonic() - began, 1), problem)
@@ -149,13 +154,21 @@ class Session:
             seconds=outcome.seconds,
             problem=problem,
             ended=datetime.now(UTC).isoformat(timespec="seconds"),
-            sha256=sha256(target) if target.exists() else None,
+            left=self._left(source),
         )
         return outcome
 
     def _key(self, source: Path) -> str:
         content = [sha256(source), self.parameters, self._surroundings]
+        if backbone := self.parameters.get("backbone"):
+            # A notebook runs in its own folder: that is where a relative path starts. No folder, no files.
+            content.append(folder_sha256(source.parent / Path(backbone).expanduser(), *_MODEL_FILES))
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def _left(self, source: Path) -> dict[str, str]:
+        """Checksums of the executed copy and of what it left."""
+        copy = self.folder / source.name
+        return results.checksums(self.folder, source.stem) | ({copy.name: sha256(copy)} if copy.exists() else {})
 
     def _record(self, name: str, **entry: Any) -> None:
         self._entries[name] = entry
@@ -193,13 +206,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 def _surroundings() -> dict[str, Any]:
     """What a result depends on besides the notebook: library, data, interpreter, every installed version."""
-    digest = hashlib.sha256()
-    for path in sorted([*ROOT.glob("workbook/**/*.py"), *ROOT.glob("data/**/*")]):
-        if path.is_file():
-            digest.update(f"{path.relative_to(ROOT)} {sha256(path)}\n".encode())
     versions = {distribution.name: distribution.version for distribution in metadata.distributions()}
     return {
-        "library": digest.hexdigest(),
+        "library": folder_sha256(ROOT, "workbook/**/*.py", "data/**/*"),
         "python": platform.python_version(),
         "versions": dict(sorted(versions.items(), key=lambda item: item[0].lower())),
     }
