@@ -69,5 +69,5 @@ def test_bad_input(explorer):
         Explorer([explorer.model[0]], BACKGROUND)
     with pytest.raises(InvalidValueError, match="background: expected at least three"):
         Explorer(explorer.model, BACKGROUND[:2])
-    with pytest.raises(InvalidValueError, match="expected strings"):
+    with pytest.raises(InvalidValueError, match="expected strings, got None"):
         explorer.compare(ONE, None, "mean", "causal")
