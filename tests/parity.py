@@ -46,3 +46,9 @@ class Fixture:
         if where is not None:
             got, expected = got[where], expected[where]
         torch.testing.assert_close(got, expected, **self.tolerance(kind))
+
+
+def assert_relative(got, expected, bound):
+    """Assert that the error, as a share of the expected values' length, is at most ``bound``."""
+    error = ((got - expected).norm() / expected.norm()).item()
+    assert error <= bound, f"relative error {error:.1e}, at most {bound:.0e}"

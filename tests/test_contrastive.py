@@ -1,0 +1,217 @@
+import warnings
+
+import pytest
+import torch
+from parity import Fixture, assert_relative
+from torch import nn
+
+import workbook
+from workbook import backbones
+from workbook.errors import AttentionError, InvalidValueError
+from workbook.objectives import Contrastive, SimCSE, set_attention_dropout
+
+TEXTS = ["The first text.", "Another, a little longer.", "A third one here."]
+KERNELS = [(name, "eager") for name in backbones.TINY]
+KERNELS += [(name, "sdpa") for name in backbones.TINY if name != "tiny-gemma2"]  # caps its logits, which sdpa can't
+
+
+class Given(nn.Sequential):
+    """A model whose vectors are given."""
+
+    def forward(self, features):
+        return features
+
+
+def given():
+    return Given(nn.Identity())
+
+
+def chain(backbone="tiny-llama", **options):
+    return workbook.build("mean", backbone, dtype="float32", device="cpu", **options)
+
+
+def check(fixture, loss, columns, prefix, names):
+    """Value and gradients of a loss over given vectors."""
+    columns = [column.clone().requires_grad_() for column in columns]
+    value = loss([{"sentence_embedding": column} for column in columns])
+    value.backward()
+    fixture.close(value.detach().view(1), f"{prefix}loss", kind="loss")
+    return dict(zip(names, (column.grad for column in columns), strict=True))
+
+
+# Parity
+
+
+@pytest.mark.parametrize("cached", [None, 2])
+@pytest.mark.parametrize(
+    ("case", "temperature", "names"),
+    [
+        ("hard_negative.scale50", 0.02, ("query", "positive", "negative")),
+        ("hard_negative.scale20", 0.05, ("query", "positive", "negative")),
+        ("in_batch_only.scale20", 0.05, ("query", "positive")),
+    ],
+)
+def test_parity_with_llm2vec(case, temperature, names, cached):
+    fixture = Fixture("contrastive/llm2vec_hard_negative")
+    loss = Contrastive(given(), temperature, mini_batch_size=cached)
+    gradients = check(fixture, loss, [fixture.tensors[name] for name in names], f"{case}.", names)
+    for name, gradient in gradients.items():
+        fixture.close(gradient, f"{case}.grad.{name}", kind="gradients")
+        assert_relative(gradient, fixture.expected[f"{case}.grad.{name}"], 1e-4)
+
+
+def test_parity_with_llm2vec_simcse():
+    fixture = Fixture("contrastive/llm2vec_simcse")
+    views = [fixture.tensors[name] for name in ("view1", "view2")]
+    gradients = check(fixture, Contrastive(given(), 0.05), views, "", ("view1", "view2"))
+    for name, gradient in gradients.items():
+        fixture.close(gradient, f"grad.{name}", kind="gradients")
+        # The two views are so near that the gradients (1e-8) are mostly float32 round-off, in the fixture too; the same
+        # computation at the same temperature is held to 1e-4 by in_batch_only above.
+        assert_relative(gradient, fixture.expected[f"grad.{name}"], 5e-2)
+
+
+@pytest.mark.parametrize("temperature", [0.02, 0.1])
+def test_parity_with_lens_in_batch(temperature):
+    fixture = Fixture("contrastive/lens")
+    query, passage = fixture.tensors["query"], fixture.tensors["passage"]
+    prefix = f"temperature_{temperature}.in_batch."
+    columns = [query, *(passage[place::4] for place in range(4))]
+    gradients = check(fixture, Contrastive(given(), temperature), columns, prefix, ["query", 0, 1, 2, 3])
+    assert_relative(gradients["query"], fixture.expected[f"{prefix}grad.query"], 1e-4)
+    passages = torch.stack([gradients[place] for place in range(4)], dim=1).flatten(0, 1)
+    fixture.close(passages, f"{prefix}grad.passage", kind="gradients")
+
+
+# In a chain
+
+
+def gradients(model, loss, columns):
+    model.zero_grad()
+    torch.manual_seed(0)
+    value = loss([model.preprocess(texts) for texts in columns])
+    value.backward()
+    return value.item(), {name: weight.grad.clone() for name, weight in model.named_parameters()}
+
+
+@pytest.mark.parametrize("attention", ["causal", "bidirectional"])
+def test_gradients_reach_the_decoder_with_and_without_gradcache(attention):
+    model = chain(attention=attention)
+    columns = [TEXTS, [text.upper() for text in TEXTS], ["no", "nothing like it", "else"]]
+    value, plain = gradients(model, Contrastive(model, 0.5), columns)
+    again, cached = gradients(model, Contrastive(model, 0.5, mini_batch_size=2), columns)
+    assert again == pytest.approx(value, rel=1e-5)
+    for name, gradient in plain.items():
+        assert gradient.abs().sum() > 0, name
+        assert_relative(cached[name], gradient, 1e-4)
+
+
+@pytest.mark.parametrize("cached", [None, 2])
+def test_one_row_needs_a_hard_negative(cached):
+    model = chain()
+    loss = Contrastive(model, mini_batch_size=cached)
+    columns = [model.preprocess([text]) for text in TEXTS]
+    with pytest.raises(InvalidValueError, match=r"batch: expected at least two rows, or hard negatives.*drop_last"):
+        loss(columns[:2])
+    assert loss(columns) > 0
+
+
+def test_columns_that_are_missing():
+    model = chain()
+    with pytest.raises(InvalidValueError, match=r"training data: expected the columns a query, a positive"):
+        Contrastive(model)([model.preprocess(TEXTS)])
+
+
+def test_duplicates_are_said_once_with_their_rows():
+    model = chain()
+    loss = Contrastive(model)
+    columns = [model.preprocess(texts) for texts in (TEXTS, ["same", "other", "same"])]
+    with pytest.warns(UserWarning, match=r"Rows 0 and 2 of a batch have the same positive.*NO_DUPLICATES"):
+        loss(columns)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loss(columns)
+        Contrastive(model)([columns[0], columns[0]])
+
+
+@pytest.mark.parametrize("temperature", [0, -1.0, True, None, "0.05", float("nan"), float("inf")])
+def test_a_temperature_that_is_none(temperature):
+    with pytest.raises(InvalidValueError, match="temperature: expected a positive number"):
+        Contrastive(given(), temperature)
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.0, True])
+def test_a_mini_batch_that_is_none(size):
+    with pytest.raises(InvalidValueError, match="mini_batch_size: expected a positive whole number"):
+        Contrastive(given(), mini_batch_size=size)
+
+
+# Dropout
+
+
+def two_passes(model):
+    return [model(model.preprocess(TEXTS))["sentence_embedding"].detach() for _ in range(2)]
+
+
+@pytest.mark.parametrize(("backbone", "kernel"), KERNELS)
+def test_dropout_reaches_the_decoder_in_training_alone(backbone, kernel):
+    model = chain(backbone, attention="bidirectional", attn_implementation=kernel)
+    model.train()
+    assert torch.equal(*two_passes(model))
+    set_attention_dropout(model[0].decoder, 0.3)
+    assert not torch.equal(*two_passes(model))
+    model.eval()
+    assert torch.equal(*two_passes(model))
+    model.train()
+    set_attention_dropout(model[0].decoder, 0)
+    assert torch.equal(*two_passes(model))
+
+
+def test_dropout_is_not_saved(tmp_path):
+    model = chain()
+    SimCSE(model)
+    model[0].decoder.save_pretrained(tmp_path)
+    again = backbones.load_decoder(str(tmp_path))
+    assert {module.attention_dropout for module in again.modules() if hasattr(module, "attention_dropout")} == {0.0}
+
+
+@pytest.mark.parametrize("probability", [-0.1, 1, 1.5, True, None, "0.3", float("nan")])
+def test_a_dropout_that_is_none(probability):
+    with pytest.raises(InvalidValueError, match="dropout: expected a share, at least 0 and less than 1"):
+        set_attention_dropout(chain()[0].decoder, probability)
+
+
+# SimCSE
+
+
+@pytest.mark.parametrize("cached", [None, 2])
+def test_simcse_is_contrastive_over_two_passes(cached):
+    model = chain(attention="bidirectional").train()
+    loss = SimCSE(model, 0.5, mini_batch_size=cached)
+    value, simcse = gradients(model, loss, [TEXTS])
+    again, pairs = gradients(model, Contrastive(model, 0.5, mini_batch_size=cached), [TEXTS, TEXTS])
+    assert value == again
+    assert all(torch.equal(simcse[name], pairs[name]) for name in pairs)
+    assert all(gradient.abs().sum() > 0 for gradient in simcse.values())
+    torch.manual_seed(1)
+    assert loss([model.preprocess(TEXTS)]).item() != value
+
+
+def test_simcse_leaves_mode_and_generator_alone():
+    model = chain().eval()
+    before = torch.get_rng_state()
+    SimCSE(model)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not any(module.training for module in model.modules())
+
+
+def test_simcse_refuses_what_teaches_nothing():
+    model = chain()
+    with pytest.raises(AttentionError, match=r"Expected two passes with dropout 0 to differ, measured equal"):
+        SimCSE(model, dropout=0)
+    with pytest.raises(InvalidValueError, match="batch: expected at least two rows"):
+        SimCSE(model)([model.preprocess(["alone"])])
+    with pytest.raises(InvalidValueError, match="one column of texts, got '2 columns'"):
+        SimCSE(model)([model.preprocess(TEXTS)] * 2)
+    with pytest.raises(InvalidValueError, match="begins with a Decoder"):
+        SimCSE(backbones.load_encoder("minilm", device="cpu"))

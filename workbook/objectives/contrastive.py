@@ -1,0 +1,214 @@
+"""Contrastive objectives: InfoNCE over in-batch and hard negatives, and SimCSE, whose only supervision is dropout.
+
+The computation is sentence-transformers' own; what is added is the papers' vocabulary and the refusal of batches and
+decoders from which nothing can be learned.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+import torch
+from sentence_transformers.sentence_transformer.losses import (
+    CachedMultipleNegativesRankingLoss,
+    MultipleNegativesRankingLoss,
+)
+from torch import nn
+
+from ..errors import AttentionError, InvalidValueError
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+    from transformers import PreTrainedModel
+
+
+class Contrastive(nn.Module):
+    """InfoNCE: a query should be nearer to its positive than to every other document of the batch.
+
+    The data has the columns query, positive, and any number of hard negatives. The candidates of a query are the
+    positives and the hard negatives of the whole batch; the loss is the cross-entropy of cosine / temperature, from
+    queries to documents only. Instructions are prompts of the columns, and no business of the loss.
+
+    A text that is twice in a batch is a false negative of its own pair. The loss says so once, with the rows, and
+    counts it, as the published code does; ``BatchSamplers.NO_DUPLICATES`` keeps such texts apart.
+
+    Args:
+        model: Any sentence-transformers model.
+        temperature: Divides the cosines.
+        mini_batch_size: Rows that go through the model at once, with GradCache: batches of any size in the memory of
+            one of these, for a second forward pass. None for the whole batch at once.
+        gather_across_devices: Let documents of all devices be candidates, with their gradients.
+
+    Raises:
+        InvalidValueError: A temperature or a mini-batch size that is not positive.
+
+    Source: LLM2Vec, section 5.1 and appendix G.2 (the default temperature is that of the released code); GradCache
+    after Gao et al. (2021).
+    """
+
+    columns = "a query, a positive and any hard negatives"
+
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        temperature: float = 0.02,
+        *,
+        mini_batch_size: int | None = None,
+        gather_across_devices: bool = False,
+    ):
+        super().__init__()
+        if isinstance(temperature, bool) or not isinstance(temperature, Real) or not 0 < temperature < float("inf"):
+            raise InvalidValueError("temperature", "a positive number", temperature)
+        if mini_batch_size is not None and (type(mini_batch_size) is not int or mini_batch_size < 1):
+            raise InvalidValueError("mini_batch_size", "a positive whole number of rows, or None", mini_batch_size)
+        self.model = model
+        self.temperature = temperature
+        options = {"scale": 1 / temperature, "gather_across_devices": gather_across_devices}
+        if mini_batch_size is None:
+            self.loss = MultipleNegativesRankingLoss(model, **options)
+        else:
+            self.loss = CachedMultipleNegativesRankingLoss(model, mini_batch_size=mini_batch_size, **options)
+        self._told = False
+
+    def forward(
+        self, sentence_features: Iterable[dict[str, torch.Tensor]], labels: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The loss of one batch, a scalar.
+
+        Args:
+            sentence_features: Per column what ``model.preprocess`` gives.
+            labels: Not used; row i of the positives belongs to row i of the queries.
+
+        Raises:
+            InvalidValueError: Too few columns, or a batch that holds no negative.
+        """
+        columns = [dict(features) for features in sentence_features]
+        if len(columns) < 2:
+            raise InvalidValueError("training data", f"the columns {self.columns}", f"{len(columns)} column")
+        self._check_rows(columns)
+        return self.loss(columns, labels)
+
+    def _check_rows(self, columns: list[dict[str, torch.Tensor]]) -> None:
+        devices = torch.distributed.get_world_size() if self.loss.gather_across_devices and _distributed() else 1
+        if _rows(columns[0]) * devices == 1 and len(columns) == 2:
+            raise InvalidValueError(
+                "batch", "at least two rows, or hard negatives", "one row without hard negatives",
+                "Nothing is left to tell the positive from: raise the batch size, and drop the last, incomplete batch "
+                "(dataloader_drop_last=True).",
+            )  # fmt: skip
+        if not self._told and (twins := _twins(columns[1])):
+            self._told = True
+            warnings.warn(
+                f"Rows {' and '.join(map(str, twins))} of a batch have the same positive, each a false negative of the "
+                "other. Keep them apart with batch_sampler=BatchSamplers.NO_DUPLICATES, or drop duplicates. (Said "
+                "once.)",
+                stacklevel=3,
+            )
+
+    def get_config_dict(self) -> dict[str, Any]:
+        """What the model card says of the loss."""
+        return {"temperature": self.temperature, **self.loss.get_config_dict()}
+
+
+class SimCSE(Contrastive):
+    """Unsupervised SimCSE: each text goes through the model twice, and dropout makes the two vectors differ.
+
+    The data has one column of texts. Making the loss turns the decoder's attention dropout on and measures that it is;
+    it stays on until :func:`set_attention_dropout` sets it to 0.
+
+    Args:
+        model: A chain that begins with a Decoder.
+        temperature: Divides the cosines.
+        dropout: Of the attention weights, at least 0 and less than 1; 0 only where something else drops (LoRA).
+        **options: As for :class:`Contrastive`.
+
+    Raises:
+        InvalidValueError: As :class:`Contrastive`, or a dropout outside its range.
+        AttentionError: Two passes through the decoder are the same: nothing could be learned.
+
+    Source: LLM2Vec, sections 2.1 and 2.2, appendix D.1.2 (dropout 0.3); temperature after Gao et al. (2021).
+    """
+
+    columns = "of texts, one"
+
+    def __init__(self, model: SentenceTransformer, temperature: float = 0.05, *, dropout: float = 0.3, **options: Any):
+        super().__init__(model, temperature, **options)
+        decoder = getattr(model[0], "decoder", None)
+        if decoder is None:
+            raise InvalidValueError("model", "a chain that begins with a Decoder", type(model[0]).__name__)
+        set_attention_dropout(decoder, dropout)
+        if not _varies(decoder):
+            raise AttentionError(
+                f"Expected two passes with dropout {dropout} to differ, measured equal states with "
+                f"{decoder.config._attn_implementation!r} attention. Raise the dropout, or load the backbone with "
+                "attn_implementation='sdpa' or 'eager'."
+            )
+
+    def forward(
+        self, sentence_features: Iterable[dict[str, torch.Tensor]], labels: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The loss of one batch of texts, a scalar; see :meth:`Contrastive.forward`."""
+        columns = list(sentence_features)
+        if len(columns) != 1:
+            raise InvalidValueError("training data", "one column of texts", f"{len(columns)} columns", "Keep one.")
+        return super().forward([columns[0], columns[0]], labels)
+
+
+def set_attention_dropout(decoder: PreTrainedModel, probability: float) -> None:
+    """Set the share of attention weights that a decoder drops in training, in place.
+
+    It is set where the layers read it, because a configuration is read only once, when the layers are made; and not in
+    the configuration, so that a saved model does not drop anything when it is trained again.
+
+    Args:
+        decoder: A transformers decoder, with or without adapters.
+        probability: At least 0 and less than 1.
+
+    Raises:
+        InvalidValueError: A probability outside its range, or a decoder that has no attention dropout.
+
+    Source: LLM2Vec, appendix D.1.2.
+    """
+    if isinstance(probability, bool) or not isinstance(probability, Real) or not 0 <= probability < 1:
+        raise InvalidValueError("dropout", "a share, at least 0 and less than 1", probability)
+    layers = [module for module in decoder.modules() if hasattr(module, "attention_dropout")]
+    if not layers:
+        raise InvalidValueError("decoder", "layers with attention_dropout", type(decoder).__name__)
+    for layer in layers:
+        layer.attention_dropout = float(probability)
+
+
+@torch.no_grad()
+def _varies(decoder: PreTrainedModel) -> bool:
+    """Whether two passes in training mode differ, measured; leaves mode and generators as they were."""
+    modes = [(module, module.training) for module in decoder.modules()]
+    ids = torch.arange(3, 11, device=decoder.device).repeat(4, 1)
+    devices = [decoder.device] if decoder.device.type == "cuda" else []
+    decoder.train()
+    try:
+        with torch.random.fork_rng(devices=devices):
+            first, second = (decoder(input_ids=ids, use_cache=False).last_hidden_state for _ in range(2))
+    finally:
+        for module, training in modes:
+            module.training = training
+    return not torch.equal(first, second)
+
+
+def _twins(features: dict[str, torch.Tensor]) -> list[int]:
+    """The first rows of a column that hold the same text, counted from 0; none when all differ."""
+    if "input_ids" not in features:
+        return []
+    rows = torch.where(features["attention_mask"].bool(), features["input_ids"], -1)
+    _, groups, sizes = rows.unique(dim=0, return_inverse=True, return_counts=True)
+    return (groups == sizes.argmax()).nonzero().flatten().tolist() if sizes.max() > 1 else []
+
+
+def _rows(features: dict[str, torch.Tensor]) -> int:
+    return len(next(value for value in features.values() if isinstance(value, torch.Tensor)))
+
+
+def _distributed() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()

@@ -1,0 +1,212 @@
+"""Masked next-token prediction: a decoder learns to use what stands to the right of a token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+import torch
+from accelerate.utils import extract_model_from_parallel
+from torch import nn
+from torch.nn import functional as F
+
+from ..errors import InvalidValueError, UnknownNameError
+from ..modules import Decoder
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+    from transformers import PreTrainedModel
+
+STYLES = {"bert": (0.8, 0.1), "roberta": (1.0, 0.0)}
+"""Of the chosen tokens, the shares that become the mask token and a random token; the rest stays as it is."""
+IGNORED = -100
+"""Label of a token that is not predicted, as in torch's cross-entropy."""
+
+
+class MNTP(nn.Module):
+    """Masked next-token prediction: some tokens are masked, and each is predicted from the state one to its left.
+
+    Only what the text itself says is masked: never padding, special tokens or the instruction, and never the first
+    token, which has no state to its left. Only masked positions go through the language-model head, which makes
+    logits of (masked, vocabulary), not (batch, tokens, vocabulary).
+
+    The mask is drawn on the CPU, by default from torch's global generator: the one that a trainer seeds, and saves in
+    its checkpoints. A batch in which nothing was masked has the loss 0.
+
+    Args:
+        model: A chain that begins with a Decoder.
+        head: The language-model head, which the chain's decoder is without: for a backbone with tied weights None, for
+            any other what ``backbones.load_decoder(name, lm_head=True).get_output_embeddings()`` gives.
+        rate: Probability that a token is chosen, between 0 and 1.
+        style: ``bert`` (of the chosen tokens 80% are masked, 10% replaced at random, 10% left) or ``roberta`` (all are
+            masked).
+        mask_token: An entry of the vocabulary; decoders have no mask token of their own.
+        train_head: Train an untied head too, as the released code does without saying so; it is not part of the model
+            that is saved. A tied head is trained when the decoder's input embeddings are.
+        generator: A CPU generator, where masks should not depend on torch's global one.
+
+    Raises:
+        InvalidValueError: A rate of 0 or 1 or beyond, a mask token that is not in the vocabulary, a head that does not
+            fit or is missing, a chain that does not begin with a Decoder.
+        UnknownNameError: No such style.
+
+    Source: LLM2Vec, section 2.1; rates and styles per backbone, appendix D.1.1 (``bert`` with 0.2 for S-LLaMA-1.3B,
+    LLaMA-2-7B and Meta-LLaMA-3-8B, ``roberta`` with 0.8 for Mistral-7B); the underscore, section 2.2.
+    """
+
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        head: nn.Linear | None = None,
+        *,
+        rate: float = 0.2,
+        style: str = "bert",
+        mask_token: str = "_",
+        train_head: bool = False,
+        generator: torch.Generator | None = None,
+    ):
+        super().__init__()
+        if not isinstance(model[0], Decoder):
+            raise InvalidValueError("model", "a chain that begins with a Decoder", type(model[0]).__name__)
+        _check(rate, style)
+        tokenizer, decoder = model[0].tokenizer, model[0].decoder
+        if mask_token not in tokenizer.get_vocab():
+            raise InvalidValueError(
+                "mask_token", "an entry of the vocabulary", mask_token, "Name a token that texts seldom hold."
+            )
+        _check_head(head, decoder)
+        self.model = model
+        self.head = None if head is None else head.requires_grad_(train_head)
+        self.rate, self.style, self.mask_token, self.generator = rate, style, mask_token, generator
+        self._mask_token_id = tokenizer.convert_tokens_to_ids(mask_token)
+        self._vocabulary = len(tokenizer)
+        added = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
+        special = torch.tensor(sorted(added | set(tokenizer.all_special_ids)), dtype=torch.long)
+        self.register_buffer("_special", special, persistent=False)
+
+    def forward(
+        self, sentence_features: Iterable[dict[str, torch.Tensor]], labels: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The loss of one batch of texts, a float32 scalar.
+
+        Args:
+            sentence_features: One column of what ``model.preprocess`` gives.
+            labels: Not used; the texts are their own labels.
+
+        Raises:
+            InvalidValueError: More or fewer columns than one.
+        """
+        columns = list(sentence_features)
+        if len(columns) != 1:
+            raise InvalidValueError("training data", "one column of texts", f"{len(columns)} columns", "Keep one.")
+        ids, targets = mask_tokens(
+            columns[0]["input_ids"],
+            self.maskable(columns[0]),
+            mask_token_id=self._mask_token_id,
+            vocabulary=self._vocabulary,
+            rate=self.rate,
+            style=self.style,
+            generator=self.generator,
+        )
+        # Through the whole model, not its decoder alone: a distributed wrapper synchronises gradients only so.
+        states = self.model({**columns[0], "input_ids": ids})["token_embeddings"]
+        decoder = extract_model_from_parallel(self.model)[0].decoder
+        weight = (self.head or decoder.get_input_embeddings()).weight
+        return mntp_loss(states, targets, weight, softcap=getattr(decoder.config, "final_logit_softcapping", None))
+
+    def maskable(self, features: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Where a token may be masked, bool (batch, tokens): tokens of the text with a real token to their left."""
+        real = features["attention_mask"].bool()
+        predicted = F.pad(real[:, :-1], (1, 0))
+        text = features.get("pooling_mask", features["attention_mask"]).bool()
+        return real & predicted & text & ~torch.isin(features["input_ids"], self._special)
+
+    def get_config_dict(self) -> dict[str, Any]:
+        """What the model card says of the loss."""
+        return {"rate": self.rate, "style": self.style, "mask_token": self.mask_token}
+
+
+def mask_tokens(
+    input_ids: torch.Tensor,
+    maskable: torch.Tensor,
+    *,
+    mask_token_id: int,
+    vocabulary: int,
+    rate: float = 0.2,
+    style: str = "bert",
+    generator: torch.Generator | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Choose tokens at random, hide them, and keep them as labels.
+
+    Args:
+        input_ids: int64 (batch, tokens).
+        maskable: bool (batch, tokens), where a token may be chosen.
+        mask_token_id: What hides a token.
+        vocabulary: Random tokens are drawn from the ids below it.
+        rate: Probability that a maskable token is chosen, between 0 and 1.
+        style: A name from :data:`STYLES`.
+        generator: A CPU generator; torch's global one if not given.
+
+    Returns:
+        Ids with the chosen tokens hidden, and labels: the original id of a chosen token, :data:`IGNORED` elsewhere;
+        both int64 (batch, tokens). A row with nothing maskable comes back as it was.
+
+    Raises:
+        InvalidValueError: rate is not between 0 and 1.
+        UnknownNameError: No such style.
+
+    Source: LLM2Vec, appendix D.1.1, after Devlin et al. (2019) and Liu et al. (2019).
+    """
+    _check(rate, style)
+    masked, random = STYLES[style]
+    # On the CPU whatever the device, so that a seed means the same masks everywhere.
+    draw, fate = torch.rand(2, *input_ids.shape, generator=generator).to(input_ids.device)
+    others = torch.randint(vocabulary, input_ids.shape, generator=generator).to(input_ids.device)
+    chosen = maskable & (draw < rate)
+    hidden = torch.where(fate < masked, mask_token_id, torch.where(fate < masked + random, others, input_ids))
+    return torch.where(chosen, hidden, input_ids), torch.where(chosen, input_ids, IGNORED)
+
+
+def mntp_loss(
+    states: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor, softcap: float | None = None
+) -> torch.Tensor:
+    """Cross-entropy of the labelled tokens, each read from the state one to its left.
+
+    Args:
+        states: Last hidden states, (batch, tokens, dim), any floating dtype.
+        labels: int64 (batch, tokens), :data:`IGNORED` where nothing is predicted. A label in the first column has no
+            state to its left and is not counted.
+        weight: Of the language-model head, (vocabulary, dim).
+        softcap: Bound of the logits, for backbones that have one (Gemma 2).
+
+    Returns:
+        The mean over the counted labels of the batch, a float32 scalar; 0 when there are none.
+
+    Source: LLM2Vec, section 2.1 ("the loss based on the logits obtained from the token representation at the previous
+    position i - 1").
+    """
+    predicted = labels[:, 1:] != IGNORED
+    logits = F.linear(states[:, :-1][predicted].to(weight.dtype), weight).float()
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
+    # A sum and a division, because the mean over no labels would be no number.
+    loss = F.cross_entropy(logits, labels[:, 1:][predicted], reduction="sum")
+    return loss / predicted.sum().clamp(min=1)
+
+
+def _check(rate: float, style: str) -> None:
+    if isinstance(rate, bool) or not isinstance(rate, Real) or not 0 < rate < 1:
+        raise InvalidValueError("rate", "a share of the tokens, more than 0 and less than 1", rate)
+    if style not in STYLES:
+        raise UnknownNameError("masking style", style, STYLES)
+
+
+def _check_head(head: nn.Linear | None, decoder: PreTrainedModel) -> None:
+    way_out = "Pass head=backbones.load_decoder(backbone, lm_head=True).get_output_embeddings()."
+    if head is None:
+        if not decoder.config.tie_word_embeddings:
+            raise InvalidValueError("head", "the head of this backbone, whose weights are not tied", head, way_out)
+    elif getattr(head, "in_features", None) != decoder.config.hidden_size or head.bias is not None:
+        expected = f"a linear layer of {decoder.config.hidden_size} inputs without bias"
+        raise InvalidValueError("head", expected, head, way_out)
