@@ -118,7 +118,7 @@ def test_one_row_needs_a_hard_negative(cached):
 
 def test_columns_that_are_missing():
     model = chain()
-    with pytest.raises(InvalidValueError, match=r"training data: expected the columns a query, a positive"):
+    with pytest.raises(InvalidValueError, match=r"training data: expected a query, a positive.*got '1 column'"):
         Contrastive(model)([model.preprocess(TEXTS)])
 
 

@@ -49,8 +49,6 @@ class Contrastive(nn.Module):
     after Gao et al. (2021).
     """
 
-    columns = "a query, a positive and any hard negatives"
-
     def __init__(
         self,
         model: SentenceTransformer,
@@ -87,7 +85,9 @@ class Contrastive(nn.Module):
         """
         columns = [dict(features) for features in sentence_features]
         if len(columns) < 2:
-            raise InvalidValueError("training data", f"the columns {self.columns}", f"{len(columns)} column")
+            raise InvalidValueError(
+                "training data", "a query, a positive and any hard negatives", f"{len(columns)} column"
+            )
         self._check_rows(columns)
         return self.loss(columns, labels)
 
@@ -122,7 +122,7 @@ class SimCSE(Contrastive):
     Args:
         model: A chain that begins with a Decoder.
         temperature: Divides the cosines.
-        dropout: Of the attention weights, at least 0 and less than 1; 0 only where something else drops (LoRA).
+        dropout: Share of the attention weights that is dropped, more than 0 and less than 1.
         **options: As for :class:`Contrastive`.
 
     Raises:
@@ -131,8 +131,6 @@ class SimCSE(Contrastive):
 
     Source: LLM2Vec, sections 2.1 and 2.2, appendix D.1.2 (dropout 0.3); temperature after Gao et al. (2021).
     """
-
-    columns = "of texts, one"
 
     def __init__(self, model: SentenceTransformer, temperature: float = 0.05, *, dropout: float = 0.3, **options: Any):
         super().__init__(model, temperature, **options)
