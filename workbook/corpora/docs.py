@@ -20,9 +20,17 @@ from sklearn.feature_extraction.text import CountVectorizer
 from tqdm.auto import tqdm
 
 from ..errors import DamagedFileError, UnknownNameError
-from ..files import ROOT, atomic_file, cache_path
+from ..files import atomic_file, cache_path
 from .docstrings import pairs_of
-from .sources import DISTRIBUTIONS, installed_versions, no_garbage_collection, read_table, sources, write_table
+from .sources import (
+    DISTRIBUTIONS,
+    difference,
+    installed_versions,
+    no_garbage_collection,
+    read_table,
+    sources,
+    write_table,
+)
 
 SPLITS = {"train": 80, "dev": 5, "test": 15}
 """Shares of the splits in per cent; a pair's side follows from its content alone."""
@@ -79,7 +87,7 @@ def load_docs(path: str | Path | None = None) -> Docs:
         path = carried
     docs = _cached() if path is None else Docs(*read_table(Path(path), "docs"))
     if docs.fingerprint != FINGERPRINT:
-        warnings.warn(_difference(docs.versions), stacklevel=2)
+        warnings.warn(difference("docs", docs.versions), stacklevel=2)
     return docs
 
 
@@ -162,20 +170,3 @@ def _side(digest: str) -> str:
         if place < 0:
             return name
     raise AssertionError("SPLITS add up to 100")
-
-
-def _difference(versions: dict[str, str]) -> str:
-    """Why a corpus is not the pinned one, for a reader who may wonder at other numbers."""
-    pinned = {}
-    if (ROOT / "constraints.txt").is_file():
-        lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-        pinned = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
-    other = [
-        f"{name} {version} instead of {pinned[name]}"
-        for name, version in versions.items()
-        if pinned.get(name, version) != version
-    ]
-    return (
-        f"This docs corpus is not the one of the pinned packages ({', '.join(other) or 'same versions, other files'}): "
-        "numbers will differ from recorded ones. `pip install -e . -c constraints.txt` gives the pinned one."
-    )

@@ -18,7 +18,7 @@ from pathlib import Path
 import pandas as pd
 
 from ..errors import DamagedFileError, MissingDataError
-from ..files import cache_path
+from ..files import ROOT, cache_path
 
 # fmt: off
 DISTRIBUTIONS = (
@@ -101,6 +101,24 @@ def no_garbage_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def difference(corpus: str, versions: dict[str, str]) -> str:
+    """Why a corpus is not the pinned one, for a reader who may wonder at other numbers."""
+    pinned = {}
+    if (ROOT / "constraints.txt").is_file():
+        lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+        pinned = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
+    other = [
+        f"{name} {version} instead of {pinned[name]}"
+        for name, version in versions.items()
+        if pinned.get(name, version) != version
+    ]
+    return (
+        f"This {corpus} corpus is not the one of the pinned packages "
+        f"({', '.join(other) or 'same versions, other files'}): numbers will differ from recorded ones. "
+        "`pip install -e . -c constraints.txt` gives the pinned one."
+    )
 
 
 def write_table(path: Path, corpus: str, table: pd.DataFrame, versions: dict[str, str]) -> None:
