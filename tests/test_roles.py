@@ -11,12 +11,12 @@ import numpy as np
 import os.path
 from pathlib import Path
 
-LIMIT = 3
+LIMIT = limit = 3
 
 class Reader(Base):
     size = LIMIT + len(LIMIT)
 
-    def read(self, path, *rest, limit=LIMIT):
+    def read(self, path, *rest, limit=limit):
         total = np.zeros(limit, dtype=Path)
         for item in rest: total = item + path
         pairs = [size + item for size in self.size]
@@ -41,7 +41,7 @@ def tagged(source):
     ("line", "expected"),
     [
         (8, "size/attribute LIMIT/global len/builtin LIMIT/global"),
-        (10, "read/method path/parameter rest/parameter limit/parameter LIMIT/global"),
+        (10, "read/method path/parameter rest/parameter limit/parameter limit/global"),
         (11, "total/local np/module zeros/method limit/parameter dtype/keyword Path/imported"),
         (13, "pairs/local size/local item/local size/local size/attribute"),
         (15, "copy/function total/local shape/attribute os/module path/attribute join/method path/parameter"),
