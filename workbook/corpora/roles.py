@@ -212,11 +212,9 @@ class _Names(ast.NodeVisitor):
 
     def visit(self, node: ast.AST) -> None:
         if isinstance(node, ast.stmt) and not isinstance(node, (ast.Import, ast.ImportFrom)):
-            body = getattr(node, "body", None)
             definition = isinstance(node, (*_FUNCTIONS, ast.ClassDef))
-            if (body is None and node.lineno == node.end_lineno) or (
-                definition and node.body[0].lineno == node.lineno + 1
-            ):
+            end = node.body[0].lineno - 1 if definition else node.end_lineno
+            if end == node.lineno:
                 self.whole.add(node.lineno)
         self._name(node)
         if not isinstance(node, (ast.Module, *_SCOPES)):
