@@ -6,15 +6,11 @@ bytes whatever the Python version, the platform, the optional extras or the orde
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import hashlib
 import json
-import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, distribution
 from os import environ
 from pathlib import Path
 
@@ -23,23 +19,18 @@ import pandas as pd
 from sklearn.feature_extraction.text import CountVectorizer
 from tqdm.auto import tqdm
 
-from ..errors import DamagedFileError, MissingDataError, UnknownNameError
-from ..files import ROOT, atomic_file, cache_path
+from ..errors import DamagedFileError, UnknownNameError
+from ..files import atomic_file, cache_path
 from .docstrings import pairs_of
-
-# fmt: off
-DISTRIBUTIONS = (
-    "numpy", "scipy", "pandas", "scikit-learn", "matplotlib", "seaborn", "networkx", "sympy", "mpmath", "torch",
-    "transformers", "sentence-transformers", "datasets", "peft", "accelerate", "huggingface_hub", "mteb",
-    "polars", "narwhals", "pydantic", "click", "typer", "rich", "requests", "urllib3", "fsspec", "joblib",
-    "pillow", "Jinja2", "tqdm", "traitlets", "ipython", "jedi", "parso", "prompt_toolkit", "Pygments", "tornado",
-    "anyio", "nbformat", "nbconvert", "nbclient", "jupyter_client", "jupyter_core", "papermill", "ipywidgets",
-    "platformdirs", "fonttools", "pyparsing", "beautifulsoup4", "soupsieve", "bleach", "pyarrow", "gguf",
-    "jsonschema", "referencing", "attrs", "cloudpickle", "dill", "multiprocess", "packaging", "python-dateutil",
-    "filelock", "tenacity", "pexpect", "markdown-it-py", "mistune", "tinycss2", "stack-data", "executing",
+from .sources import (
+    DISTRIBUTIONS,
+    difference,
+    installed_versions,
+    no_garbage_collection,
+    read_table,
+    sources,
+    write_table,
 )
-# fmt: on
-"""Distributions that every install has (the base dependencies and what they need), in the order they are read."""
 
 SPLITS = {"train": 80, "dev": 5, "test": 15}
 """Shares of the splits in per cent; a pair's side follows from its content alone."""
@@ -50,11 +41,6 @@ FINGERPRINT = "f534e107c10fbb3967f1b6d293f3c9f8fa1f2c418953209a2c37de5e94eeb484"
 _RULES = 2  # raise it whenever the rules change, so that no older file is taken for the new corpus
 _NEAR = 0.5  # two texts that share half of their word triples say the same
 _COLUMNS = ["id", "query", "document", "package", "module", "name", "split"]
-_SKIPPED_FOLDERS = re.compile(r"(^|/)(\.\.|tests?|testing|_?vendor\w*|_?vendored_\w+|_?externals?|extern|third_party)/")
-_SKIPPED_FILES = re.compile(
-    r"(^|/)(conftest|version|_version|__config__|_distributor_init\w*|test_\w+|testing_\w+)\.py$"
-)
-_GENERATED = re.compile(rb"automatically generated|auto-?generated|DO NOT EDIT|do not edit|@generated", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -99,9 +85,9 @@ def load_docs(path: str | Path | None = None) -> Docs:
     carried = Path(environ["WORKBOOK_DATA"], "docs.jsonl") if environ.get("WORKBOOK_DATA") else None
     if path is None and carried and carried.is_file():
         path = carried
-    docs = _cached() if path is None else _read(Path(path))
+    docs = _cached() if path is None else Docs(*read_table(Path(path), "docs"))
     if docs.fingerprint != FINGERPRINT:
-        warnings.warn(_difference(docs.versions), stacklevel=2)
+        warnings.warn(difference("docs", docs.versions), stacklevel=2)
     return docs
 
 
@@ -115,38 +101,16 @@ def docs_path() -> Path:
     return cache_path("docs", f"docs-{hashlib.sha256(key).hexdigest()[:12]}.jsonl")
 
 
-def installed_versions(distributions: Iterable[str] = DISTRIBUTIONS) -> dict[str, str]:
-    """Version of each distribution, without local suffixes: torch 2.13.0+cpu carries the text of torch 2.13.0.
-
-    Raises:
-        MissingDataError: One is not installed.
-    """
-    versions, missing = {}, []
-    for name in distributions:
-        try:
-            versions[name] = distribution(name).version.partition("+")[0]
-        except PackageNotFoundError:
-            missing.append(name)
-    if missing:
-        raise MissingDataError(
-            f"The docs corpus is made of the docstrings of {len(versions) + len(missing)} packages; not installed: "
-            f"{', '.join(missing)}. Another set of packages would be another corpus. Install the pinned set "
-            "(`pip install -e . -c constraints.txt`), or carry docs.jsonl from a machine that has it to the folder "
-            "that WORKBOOK_DATA names."
-        )
-    return versions
-
-
 def _cached() -> Docs:
     path = docs_path()
     if path.is_file():
         try:
-            return _read(path)
+            return Docs(*read_table(path, "docs"))
         except DamagedFileError:
             pass  # built anew below: the packages are here
     with atomic_file(path) as temporary:  # a cache that can't be written says so before the work, not after it
-        _write(temporary, build(DISTRIBUTIONS), installed_versions())
-    return _read(path)
+        write_table(temporary, "docs", build(DISTRIBUTIONS), installed_versions())
+    return Docs(*read_table(path, "docs"))
 
 
 def build(distributions: Iterable[str]) -> pd.DataFrame:
@@ -159,13 +123,9 @@ def build(distributions: Iterable[str]) -> pd.DataFrame:
         Columns id, query, document, package, module, name, split.
     """
     rows = []
-    with _no_garbage_collection():
+    with no_garbage_collection():
         for package in tqdm(list(distributions), desc="docs corpus", leave=False, disable=None):
-            folder, paths = _sources(package)
-            for path in paths:
-                source = (folder / path).read_bytes()
-                if _GENERATED.search(source[:1500]):
-                    continue
+            for path, source in sources(package):
                 module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
                 rows += [(pair.query, pair.document, package, module, pair.name) for pair in pairs_of(source)]
     pairs = pd.DataFrame(rows, columns=["query", "document", "package", "module", "name"])
@@ -176,32 +136,6 @@ def build(distributions: Iterable[str]) -> pd.DataFrame:
     pairs["id"] = [digest[:12] for digest in digests]
     pairs["split"] = [_side(digest) for digest in digests]
     return pairs[_COLUMNS]
-
-
-@contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Syntax trees are millions of objects without cycles: collecting while they are made doubles the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-def _sources(package: str) -> tuple[Path, list[str]]:
-    """Where a distribution is installed, and the sorted paths of its own sources below that folder."""
-    installed = distribution(package)
-    files = installed.files
-    if files is None:
-        raise MissingDataError(
-            f"{package} is installed without a list of its files (RECORD), so its docstrings can't be read the same "
-            f"way everywhere. Reinstall it with pip: `pip install --force-reinstall --no-deps {package}`."
-        )
-    paths = sorted(file.as_posix() for file in files if file.suffix == ".py")
-    skipped = (_SKIPPED_FOLDERS, _SKIPPED_FILES)
-    return Path(installed.locate_file("")), [p for p in paths if not any(pattern.search(p) for pattern in skipped)]
 
 
 def _distinct(pairs: pd.DataFrame) -> pd.DataFrame:
@@ -236,55 +170,3 @@ def _side(digest: str) -> str:
         if place < 0:
             return name
     raise AssertionError("SPLITS add up to 100")
-
-
-def _write(path: Path, pairs: pd.DataFrame, versions: dict[str, str]) -> None:
-    """One JSON line that says what the file is, then one a pair; the fingerprint is the sha256 of the latter."""
-    rows = pairs.itertuples(index=False, name=None)
-    body = "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows).encode()
-    header = {
-        "corpus": "docs",
-        "columns": list(pairs.columns),
-        "pairs": len(pairs),
-        "fingerprint": hashlib.sha256(body).hexdigest(),
-        "versions": versions,
-    }
-    path.write_bytes(json.dumps(header).encode() + b"\n" + body)
-
-
-def _read(path: Path) -> Docs:
-    if not path.is_file():
-        raise MissingDataError(
-            f"Expected a docs corpus file at {path}, found nothing. Copy it there from {cache_path('docs')}."
-        )
-    first, _, body = path.read_bytes().partition(b"\n")
-    try:
-        header = json.loads(first)
-        columns, fingerprint, versions = header["columns"], header["fingerprint"], header["versions"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedFileError(_damaged(path, "a first line that names columns, fingerprint and versions")) from error
-    if hashlib.sha256(body).hexdigest() != fingerprint:
-        raise DamagedFileError(_damaged(path, f"content with sha256 {fingerprint[:12]}"))
-    rows = [json.loads(line) for line in body.splitlines()]
-    return Docs(pd.DataFrame(rows, columns=columns), fingerprint, versions)
-
-
-def _damaged(path: Path, expected: str) -> str:
-    return f"{path}: expected {expected}, got something else: the file was cut or changed. Delete it or copy it again."
-
-
-def _difference(versions: dict[str, str]) -> str:
-    """Why a corpus is not the pinned one, for a reader who may wonder at other numbers."""
-    pinned = {}
-    if (ROOT / "constraints.txt").is_file():
-        lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-        pinned = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
-    other = [
-        f"{name} {version} instead of {pinned[name]}"
-        for name, version in versions.items()
-        if pinned.get(name, version) != version
-    ]
-    return (
-        f"This docs corpus is not the one of the pinned packages ({', '.join(other) or 'same versions, other files'}): "
-        "numbers will differ from recorded ones. `pip install -e . -c constraints.txt` gives the pinned one."
-    )

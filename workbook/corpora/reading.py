@@ -1,0 +1,210 @@
+"""Finding published data, and reading its files with errors that name the file, the line and the field."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import DamagedFileError, MissingDataError
+from ..files import cache_path, sha256, writing
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+GET_AGAIN = "Mend the file or download it again."
+
+
+def located(
+    what: str, patterns: Sequence[str], path: str | Path | None = None, repository: str | None = None
+) -> list[Path]:
+    """The files of a data set: those given, else those below ``WORKBOOK_DATA``, else those on the Hub or in its cache.
+
+    Args:
+        what: Name of the data set, for the message.
+        patterns: Globs below a folder of data, the first that matches counts; the last part alone may match too.
+        path: A file, or a folder to look into; nowhere else is looked then.
+        repository: Data set repository on the Hub, for what it has there.
+
+    Raises:
+        MissingDataError: Nothing found; the message says what was looked for, where, and the ways out.
+        DamagedFileError: Of files numbered ``-00000-of-00002`` one is missing.
+    """
+    names = " or ".join(patterns)
+    if path is not None:
+        path = Path(path).expanduser()
+        found = [path] if path.is_file() else _within(path, patterns)
+        if not found:
+            raise MissingDataError(
+                f"{what}: expected a file at {path}, or {names} in that folder, found nothing. Give the path of the "
+                "published file or of its folder."
+            )
+        return found
+    folder = os.environ.get("WORKBOOK_DATA")
+    found = _within(Path(folder), patterns) if folder else []
+    if found:
+        return found
+    where = f"in the folder {folder} (WORKBOOK_DATA)" if folder else "in no local folder (WORKBOOK_DATA is not set)"
+    ways = f"put {names} into a folder and name that in WORKBOOK_DATA, or give the path"
+    if repository is None:
+        raise MissingDataError(f"{what}: looked for {names} {where}, found nothing. Way out: {ways}.")
+    snapshot, reason = _snapshot(repository, patterns)
+    found = _within(snapshot, patterns) if snapshot else []
+    if not found:
+        raise MissingDataError(
+            f"{what}: looked for {names} {where} and on the Hugging Face Hub and in its cache as {repository}: "
+            f"{reason}. Ways out: {ways}; connect to the network (and unset HF_HUB_OFFLINE); or copy the Hugging Face "
+            "cache from a machine that has the data and set HF_HOME."
+        )
+    return found
+
+
+def _within(folder: Path, patterns: Sequence[str]) -> list[Path]:
+    """The files of the first pattern that matches, whole."""
+    for pattern in (*patterns, *(pattern.rpartition("/")[2] for pattern in patterns)):
+        found = sorted(file for file in folder.glob(pattern) if file.is_file())
+        total = re.search(r"-of-(\d+)\.", found[0].name) if found else None
+        if total and len(found) != int(total[1]):
+            raise DamagedFileError(
+                f"{folder}: expected {int(total[1])} files {pattern}, got {len(found)}. Download the others too."
+            )
+        if found:
+            return found
+    return []
+
+
+def _snapshot(repository: str, patterns: Sequence[str]) -> tuple[Path | None, str]:
+    """The local folder of a repository's files that match, or None; and why there might be none."""
+    from huggingface_hub import snapshot_download
+
+    wanted = [*patterns, *(pattern.rpartition("/")[2] for pattern in patterns)]
+    try:
+        return Path(snapshot_download(repository, repo_type="dataset", allow_patterns=wanted)), "no such file there"
+    except Exception as error:  # the Hub, its cache, the network and the disk each fail in their own way
+        return None, str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
+
+
+def lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a text file in UTF-8, gzip or plain, numbered from 1, without their ends.
+
+    Raises:
+        DamagedFileError: Undecodable bytes (the message names the line), or a gzip file that is cut.
+    """
+    number = 0
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        got = f"byte 0x{error.object[error.start]:02x} at position {error.start}"
+        raise DamagedFileError(f"{path}, line {number}: expected UTF-8, got {got}. {GET_AGAIN}") from error
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DamagedFileError(f"{path}: expected a whole gzip file, got {error}. {GET_AGAIN}") from error
+
+
+def texts_of(path: Path) -> list[str]:
+    """The lines that are not blank, stripped.
+
+    Raises:
+        DamagedFileError: Undecodable bytes, or no text at all.
+    """
+    return _some(path, [text for _, line in lines(path) if (text := line.strip())])
+
+
+def parquet_texts(path: Path) -> list[str]:
+    """The column ``text`` of a parquet file, stripped, without blank ones.
+
+    Raises:
+        DamagedFileError: No parquet file, no such column, or no text at all.
+    """
+    import pandas as pd
+
+    try:
+        column = pd.read_parquet(path, columns=["text"])["text"]
+    except (ValueError, OSError) as error:  # pyarrow's errors are such
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
+        raise DamagedFileError(
+            f"{path}: expected a parquet file with a field text, got {reason}. {GET_AGAIN}"
+        ) from error
+    return _some(path, [text.strip() for text in column if text and text.strip()])
+
+
+def _some(path: Path, texts: list[str]) -> list[str]:
+    if not texts:
+        raise DamagedFileError(f"{path}: expected text, got none: the file is empty or blank. {GET_AGAIN}")
+    return texts
+
+
+def json_rows(path: Path, fields: Sequence[str], least: int = 1) -> Iterator[dict[str, str]]:
+    """The rows of a file of JSON lines, with these fields alone; blank lines are left out.
+
+    Args:
+        path: The file.
+        fields: Names of the fields, each a string that is not blank.
+        least: Fewest rows that make sense.
+
+    Raises:
+        DamagedFileError: A line or a field that is not as described, or fewer rows.
+    """
+    count = 0
+    for number, line in lines(path):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise DamagedFileError(f"{path}, line {number}: expected JSON, got {error}. {GET_AGAIN}") from error
+        if not isinstance(row, dict):
+            raise DamagedFileError(f"{path}, line {number}: expected an object, got {line[:60]!r}. {GET_AGAIN}")
+        for field in fields:
+            if field not in row:
+                got = ", ".join(row) or "none"
+                raise DamagedFileError(f"{path}, line {number}: expected a field {field}, got {got}. {GET_AGAIN}")
+            if not isinstance(row[field], str) or not row[field].strip():
+                got = repr(row[field])[:60]
+                raise DamagedFileError(f"{path}, line {number}, field {field}: expected text, got {got}. {GET_AGAIN}")
+        yield {field: row[field] for field in fields}
+        count += 1
+    if count < least:
+        raise DamagedFileError(
+            f"{path}: expected at least {least} rows ({', '.join(fields)}), got {count}. {GET_AGAIN}"
+        )
+
+
+def arrow(path: Path, rows: Callable[..., Iterator[dict[str, Any]]], **options: Any) -> Dataset:
+    """Rows of a file as an Arrow table in the cache, made once for the file's content.
+
+    Args:
+        path: The file.
+        rows: A function of a module that reads it: called with ``path`` and the options.
+        **options: Hashable values.
+
+    Raises:
+        DamagedFileError: What ``rows`` raises.
+        OutputError: The cache can't be written.
+    """
+    from datasets import Dataset
+    from datasets.exceptions import DatasetGenerationError
+
+    cache = cache_path("datasets")
+    try:
+        with writing(cache):
+            return Dataset.from_generator(
+                _generate,
+                cache_dir=str(cache),
+                gen_kwargs={"path": str(path), "content": sha256(path), "rows": rows, "options": options},
+            )
+    except DatasetGenerationError as error:
+        if isinstance(error.__cause__, DamagedFileError):
+            raise error.__cause__ from None
+        raise
+
+
+def _generate(path: str, content: str, rows: Callable[..., Iterator[dict]], options: dict[str, Any]) -> Iterator[dict]:
+    """The rows; ``content`` is there so that another content is another table."""
+    return rows(Path(path), **options)

@@ -1,0 +1,173 @@
+"""The sources of the packages that the workbook pins, and the one file that a corpus made of them is kept in.
+
+The same pinned versions give the same bytes whatever the Python version, the platform, the optional extras or the
+order of the file system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import pandas as pd
+
+from ..errors import DamagedFileError, MissingDataError
+from ..files import ROOT, cache_path
+
+# fmt: off
+DISTRIBUTIONS = (
+    "numpy", "scipy", "pandas", "scikit-learn", "matplotlib", "seaborn", "networkx", "sympy", "mpmath", "torch",
+    "transformers", "sentence-transformers", "datasets", "peft", "accelerate", "huggingface_hub", "mteb",
+    "polars", "narwhals", "pydantic", "click", "typer", "rich", "requests", "urllib3", "fsspec", "joblib",
+    "pillow", "Jinja2", "tqdm", "traitlets", "ipython", "jedi", "parso", "prompt_toolkit", "Pygments", "tornado",
+    "anyio", "nbformat", "nbconvert", "nbclient", "jupyter_client", "jupyter_core", "papermill", "ipywidgets",
+    "platformdirs", "fonttools", "pyparsing", "beautifulsoup4", "soupsieve", "bleach", "pyarrow", "gguf",
+    "jsonschema", "referencing", "attrs", "cloudpickle", "dill", "multiprocess", "packaging", "python-dateutil",
+    "filelock", "tenacity", "pexpect", "markdown-it-py", "mistune", "tinycss2", "stack-data", "executing",
+)
+# fmt: on
+"""Distributions that every install has (the base dependencies and what they need), in the order they are read."""
+
+_SKIPPED_FOLDERS = re.compile(r"(^|/)(\.\.|tests?|testing|_?vendor\w*|_?vendored_\w+|_?externals?|extern|third_party)/")
+_SKIPPED_FILES = re.compile(
+    r"(^|/)(conftest|version|_version|__config__|_distributor_init\w*|test_\w+|testing_\w+)\.py$"
+)
+_GENERATED = re.compile(rb"automatically generated|auto-?generated|DO NOT EDIT|do not edit|@generated", re.IGNORECASE)
+
+
+def installed_versions(distributions: Iterable[str] = DISTRIBUTIONS) -> dict[str, str]:
+    """Version of each distribution, without local suffixes: torch 2.13.0+cpu carries the text of torch 2.13.0.
+
+    Raises:
+        MissingDataError: One is not installed.
+    """
+    versions, missing = {}, []
+    for name in distributions:
+        try:
+            versions[name] = distribution(name).version.partition("+")[0]
+        except PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        raise MissingDataError(
+            f"The corpora docs and roles are made of the sources of {len(versions) + len(missing)} packages; not "
+            f"installed: {', '.join(missing)}. Another set of packages would be another corpus. Install the pinned set "
+            "(`pip install -e . -c constraints.txt`), or carry docs.jsonl and roles.jsonl from a machine that has it "
+            "to the folder that WORKBOOK_DATA names."
+        )
+    return versions
+
+
+def sources(package: str) -> Iterator[tuple[str, bytes]]:
+    """A distribution's own sources in the order of their paths, without tests, vendored copies and generated files.
+
+    Args:
+        package: Name of an installed distribution.
+
+    Yields:
+        The path below the folder of installed packages, with forward slashes, and the bytes of the file.
+
+    Raises:
+        MissingDataError: It was installed without a list of its files.
+    """
+    installed = distribution(package)
+    files = installed.files
+    if files is None:
+        raise MissingDataError(
+            f"{package} is installed without a list of its files (RECORD), so its sources can't be read the same "
+            f"way everywhere. Reinstall it with pip: `pip install --force-reinstall --no-deps {package}`."
+        )
+    folder = Path(installed.locate_file(""))
+    for path in sorted(file.as_posix() for file in files if file.suffix == ".py"):
+        if _SKIPPED_FOLDERS.search(path) or _SKIPPED_FILES.search(path):
+            continue
+        source = (folder / path).read_bytes()
+        if not _GENERATED.search(source[:1500]):
+            yield path, source
+
+
+@contextlib.contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Syntax trees are millions of objects without cycles: collecting while they are made doubles the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def difference(corpus: str, versions: dict[str, str]) -> str:
+    """Why a corpus is not the pinned one, for a reader who may wonder at other numbers."""
+    pinned = {}
+    if (ROOT / "constraints.txt").is_file():
+        lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+        pinned = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
+    other = [
+        f"{name} {version} instead of {pinned[name]}"
+        for name, version in versions.items()
+        if pinned.get(name, version) != version
+    ]
+    return (
+        f"This {corpus} corpus is not the one of the pinned packages "
+        f"({', '.join(other) or 'same versions, other files'}): numbers will differ from recorded ones. "
+        "`pip install -e . -c constraints.txt` gives the pinned one."
+    )
+
+
+def write_table(path: Path, corpus: str, table: pd.DataFrame, versions: dict[str, str]) -> None:
+    """One JSON line that says what the file is, then one a row; the fingerprint is the sha256 of the latter.
+
+    Args:
+        path: The file to write.
+        corpus: Name of the corpus.
+        table: Values that JSON has: strings, numbers, lists of them.
+        versions: Version of every distribution read.
+    """
+    rows = table.itertuples(index=False, name=None)
+    body = "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows).encode()
+    header = {
+        "corpus": corpus,
+        "columns": list(table.columns),
+        "rows": len(table),
+        "fingerprint": hashlib.sha256(body).hexdigest(),
+        "versions": versions,
+    }
+    path.write_bytes(json.dumps(header).encode() + b"\n" + body)
+
+
+def read_table(path: Path, corpus: str) -> tuple[pd.DataFrame, str, dict[str, str]]:
+    """Table, fingerprint and versions of a file that :func:`write_table` wrote.
+
+    Raises:
+        MissingDataError: No such file.
+        DamagedFileError: The content does not match the fingerprint, or it is another corpus.
+    """
+    if not path.is_file():
+        raise MissingDataError(
+            f"Expected a {corpus} corpus file at {path}, found nothing. Copy it there from {cache_path(corpus)}."
+        )
+    first, _, body = path.read_bytes().partition(b"\n")
+    try:
+        header = json.loads(first)
+        columns, fingerprint, versions = header["columns"], header["fingerprint"], header["versions"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedFileError(_damaged(path, "a first line that names columns, fingerprint and versions")) from error
+    if header.get("corpus") != corpus:
+        raise DamagedFileError(
+            f"{path}: expected the corpus {corpus}, got {header.get('corpus')!r}. Copy the file of {corpus} there."
+        )
+    if hashlib.sha256(body).hexdigest() != fingerprint:
+        raise DamagedFileError(_damaged(path, f"content with sha256 {fingerprint[:12]}"))
+    rows = [json.loads(line) for line in body.splitlines()]
+    return pd.DataFrame(rows, columns=columns), fingerprint, versions
+
+
+def _damaged(path: Path, expected: str) -> str:
+    return f"{path}: expected {expected}, got something else: the file was cut or changed. Delete it or copy it again."
