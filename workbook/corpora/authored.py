@@ -16,14 +16,25 @@ PAPERS = ("anchor", "causal2vec", "lens", "llm2vec", "nv_embed")
 INSTRUCTION_SETS = (*PAPERS, "docs")
 """The papers' instructions, and the workbook's own for its offline tasks."""
 
-PUBLISHED = ("echo_untrained", "llm2vec_untrained")
-"""The published tables that are kept, one file each."""
+_SCORES = ("model", "attention", "training", "pooling", "benchmark", "task_type", "tasks", "score", "source")
+PUBLISHED = {
+    "echo_untrained": _SCORES,
+    "llm2vec_mteb": _SCORES,
+    "llm2vec_words": ("model", "attention", "training", "task", "score", "source"),
+    "llm2vec_hours": ("model", "method", "hours", "source"),
+}
+"""The published tables that are kept, one file each, and their columns."""
 
 LABELS = ("negative", "positive")
 SPLITS = ("train", "test")
 SIDES = ("query", "document", "both")
 ATTENTION = ("causal", "bidirectional")
+TRAINING = ("none", "mntp", "simcse", "mntp+simcse", "supervised", "mntp+supervised", "mntp+simcse+supervised")
 POOLING = ("mean", "weighted-mean", "last-token", "second-copy")
+WORD_TASKS = ("chunk", "ner", "pos")
+METHODS = ("llm2vec", "echo")
+_CHOICES = {"attention": ATTENTION, "training": TRAINING, "pooling": POOLING, "task": WORD_TASKS, "method": METHODS}
+_NUMBERS = {"tasks": int, "score": float, "hours": float}
 
 _MEND = "Restore the file from the project's repository."
 
@@ -123,16 +134,23 @@ def instructions(paper: str) -> pd.DataFrame:
 
 
 def published(table: str) -> pd.DataFrame:
-    """Scores that a paper prints for models nobody trained, one row each.
+    """What a paper prints for its models, one number a row.
 
     Args:
         table: One of ``PUBLISHED``; a hyphen may stand for the underscore.
 
     Returns:
-        ``model``, ``attention`` (causal or bidirectional), ``pooling`` (mean, weighted-mean, last-token, or
-        second-copy for Echo), ``benchmark``, ``task_type`` (a type of MTEB, or average) and ``source``, strings;
-        ``tasks`` (int64), the number of tasks behind the score; ``score`` (float64), in points as printed. An
-        average is the paper's own, over tasks and not over types.
+        ``llm2vec_mteb``, and ``echo_untrained`` likewise: ``model``, ``attention`` (causal or bidirectional),
+        ``training`` (none, or the stages in their order, such as mntp+simcse), ``pooling`` (mean, weighted-mean,
+        last-token, or second-copy for Echo), ``benchmark``, ``task_type`` (a type of MTEB, or average) and
+        ``source``, strings; ``tasks`` (int64), the number of tasks behind the score; ``score`` (float64), in points
+        as printed. An average is the paper's own, over tasks and not over types.
+
+        ``llm2vec_words``: ``model``, ``attention``, ``training``, ``task`` (chunk, ner or pos of CoNLL-2003),
+        ``score`` and ``source``.
+
+        ``llm2vec_hours``: ``model``, ``method`` (llm2vec or echo), ``hours`` (float64, of evaluating on MTEB) and
+        ``source``.
 
     Raises:
         UnknownNameError: No such table; the message lists those there are.
@@ -140,19 +158,20 @@ def published(table: str) -> pd.DataFrame:
         DamagedFileError: The file is not the one described here; the message says what is wrong.
 
     Source:
-        LLM2Vec, tables 1 and 5 and appendix E.1.
+        LLM2Vec: tables 1, 2 and 5; 1 and appendix E.1 for Echo; 4; 6.
     """
     name = table.replace("-", "_") if isinstance(table, str) else table
     if name not in PUBLISHED:
         raise UnknownNameError("published table", table, PUBLISHED)
-    columns = ["model", "attention", "pooling", "benchmark", "task_type", "tasks", "score", "source"]
-    choices = {"attention": ATTENTION, "pooling": POOLING}
-    frame = _read("published", f"{name}.csv", columns=columns, choices=choices)
+    columns = PUBLISHED[name]
+    numbers = {column: kind for column, kind in _NUMBERS.items() if column in columns}
+    choices = {column: known for column, known in _CHOICES.items() if column in columns}
+    frame = _read("published", f"{name}.csv", columns=list(columns), choices=choices)
     try:
-        return frame.astype({"tasks": int, "score": float})
+        return frame.astype(numbers)
     except ValueError as error:
         path = data_path("published", f"{name}.csv")
-        raise DamagedFileError(f"{path}: expected numbers as tasks and score, got {error}. {_MEND}") from error
+        raise DamagedFileError(f"{path}: expected numbers as {' and '.join(numbers)}, got {error}. {_MEND}") from error
 
 
 def _read(*parts: str, columns: list[str], choices: dict[str, tuple | list] | None = None) -> pd.DataFrame:
