@@ -1,11 +1,13 @@
 """Claims: every rule can succeed and fail, and the verdict follows from the intervals."""
 
 import json
+import re
 
 import pytest
 
 from workbook import claims
 from workbook.claims import Claim, Estimate, judge
+from workbook.corpora import authored
 from workbook.errors import DamagedFileError, InvalidValueError, OutputError, UnknownNameError
 
 
@@ -121,12 +123,61 @@ def test_same_id_twice(tmp_path):
 
 @pytest.mark.parametrize("entry", claims.load().values(), ids=lambda entry: entry.id)
 def test_every_claim_of_the_project_can_succeed_and_fail(entry):
-    """The paper's own numbers satisfy its rule in at least one model; mirrored at zero they don't."""
+    """The paper's own numbers satisfy its rule in at least one model; mirrored at zero, or far apart, they don't."""
     complete = [numbers for numbers in entry.published.values() if set(entry.names()) <= set(numbers)]
     verdicts = [judge(entry, {n: numbers[n] for n in entry.names()}, scale="paper").verdict for numbers in complete]
     mirrored = [judge(entry, {n: -numbers[n] for n in entry.names()}, scale="paper").verdict for numbers in complete]
+    apart = judge(entry, {n: 100 * place for place, n in enumerate(entry.names())}, scale="paper").verdict
     assert not complete or "reproduced" in verdicts
-    assert not complete or any(word != "reproduced" for word in mirrored)
+    # A rule that two numbers are close, "-1 < a - b < 1", is its own mirror image.
+    assert not complete or any(word != "reproduced" for word in [*mirrored, apart])
+
+
+QUOTED = {
+    "causal_best": ("causal", "none", "weighted-mean"),
+    "bidirectional_mean": ("bidirectional", "none", "mean"),
+    "mntp_mean": ("bidirectional", "mntp", "mean"),
+    "causal_simcse_best": ("causal", "simcse", "weighted-mean"),
+    "bidirectional_simcse_mean": ("bidirectional", "simcse", "mean"),
+    "mntp_simcse_mean": ("bidirectional", "mntp+simcse", "mean"),
+    "mntp_simcse_weighted_mean": ("bidirectional", "mntp+simcse", "weighted-mean"),
+    "mntp_simcse_last_token": ("bidirectional", "mntp+simcse", "last-token"),
+    "supervised_causal": ("causal", "supervised", "weighted-mean"),
+    "supervised_mntp": ("bidirectional", "mntp+supervised", "mean"),
+    "supervised_mntp_simcse": ("bidirectional", "mntp+simcse+supervised", "mean"),
+    "words_causal": ("causal", "none"),
+    "words_bidirectional": ("bidirectional", "none"),
+    "words_mntp": ("bidirectional", "mntp"),
+    "words_mntp_simcse": ("bidirectional", "mntp+simcse"),
+}
+
+
+def test_llm2vec_numbers_are_those_of_the_published_tables():
+    scores, tables = {}, [authored.published("llm2vec_mteb"), authored.published("llm2vec_words")]
+    for row in tables[0].query("task_type == 'average'").itertuples():
+        table = row.source.removeprefix("LLM2Vec, ")
+        scores[table, row.model, (row.attention, row.training, row.pooling)] = row.score
+    for row in tables[1].itertuples():
+        scores["table 4", f"{row.model}, {row.task}", (row.attention, row.training)] = row.score
+    seen = set()
+    for entry in claims.load().values():
+        table = re.search(r"table \d|$", entry.place)[0]
+        for model, numbers in entry.published.items():
+            for name, number in numbers.items():
+                if entry.paper == "LLM2Vec" and name in QUOTED:
+                    assert number == scores[table, model, QUOTED[name]], (entry.id, model, name)
+                    seen.add(name)
+    assert seen == set(QUOTED)
+
+
+def test_llm2vec_best_poolings_and_times_follow_from_the_published_tables():
+    frame = authored.published("llm2vec_mteb").query("benchmark == 'MTEB subset of 15' and attention == 'causal'")
+    for training in ("none", "simcse"):
+        rows = frame[frame["training"] == training]
+        assert set(rows.loc[rows.groupby("model")["score"].idxmax(), "pooling"]) == {"weighted-mean"}
+    hours = authored.published("llm2vec_hours").pivot(index="model", columns="method", values="hours")
+    times = (hours["echo"] / hours["llm2vec"]).round(2)
+    assert claims.get("llm2vec-echo-cost").published == {model: {"echo_time": time} for model, time in times.items()}
 
 
 def test_verdicts_merge_by_claim_and_come_back(tmp_path):
