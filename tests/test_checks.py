@@ -1,12 +1,15 @@
 """Exercise checks: they diagnose, and never raise."""
 
 import doctest
+import re
 
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
 from workbook import checks
+from workbook.checks import llm2vec
 
 
 @checks.exercise(2, hint="Look at the mask.")
@@ -67,3 +70,97 @@ def test_words_and_collections(capsys, expected, wrong):
 
     assert said(capsys, expected, exercise_1) == "Exercise 1: correct.\n"
     assert said(capsys, wrong, exercise_1).startswith("Exercise 1: not yet. answer: expected")
+
+
+# The exercises of notebook 02
+
+
+def shifted_labels(input_ids, chosen):
+    places = chosen.nonzero().squeeze(1)
+    places = places[places > 0]
+    return places - 1, input_ids[places]
+
+
+def simcse_loss(first, second, temperature):
+    cosines = F.normalize(first, dim=1) @ F.normalize(second, dim=1).T
+    return F.cross_entropy(cosines / temperature, torch.arange(len(first)))
+
+
+def word_means(states, spans, shifted):
+    return torch.stack([states[start - shifted : end - shifted].mean(0) for start, end in spans])
+
+
+def at_the_mask(input_ids, chosen):
+    positions, labels = shifted_labels(input_ids, chosen)
+    return positions + 1, labels
+
+
+def at_the_label_before(input_ids, chosen):
+    positions, _ = shifted_labels(input_ids, chosen)
+    return positions, input_ids[positions]
+
+
+def with_index_0(input_ids, chosen):
+    places = chosen.nonzero().squeeze(1)
+    return places - 1, input_ids[places]
+
+
+def plain_products(first, second, temperature):
+    return F.cross_entropy(first @ second.T / temperature, torch.arange(len(first)))
+
+
+@pytest.mark.parametrize(
+    ("check", "right", "wrong"),
+    [
+        (
+            llm2vec.exercise_1,
+            shifted_labels,
+            {
+                "at i instead of i - 1": at_the_mask,
+                "the token before as the label": at_the_label_before,
+                "index 0 kept": with_index_0,
+                "positions alone": lambda *a: shifted_labels(*a)[0],
+                "the other order": lambda *a: shifted_labels(*a)[::-1],
+            },
+        ),
+        (
+            llm2vec.exercise_2,
+            simcse_loss,
+            {
+                "symmetric": lambda a, b, t: (simcse_loss(a, b, t) + simcse_loss(b, a, t)) / 2,
+                "from second to first": lambda a, b, t: simcse_loss(b, a, t),
+                "not normalised": plain_products,
+                "one side normalised": lambda a, b, t: plain_products(F.normalize(a, dim=1), b, t),
+                "normalised over the batch": lambda a, b, t: plain_products(
+                    F.normalize(a, dim=0), F.normalize(b, dim=0), t
+                ),
+                "temperature as a factor": lambda a, b, t: simcse_loss(a, b, 1 / t),
+                "temperature left out": lambda a, b, t: simcse_loss(a, b, 1),
+                "summed": lambda a, b, t: simcse_loss(a, b, t) * len(a),
+                "no negatives": lambda a, b, t: -F.cosine_similarity(a, b).mean() / t,
+            },
+        ),
+        (
+            llm2vec.exercise_3,
+            word_means,
+            {
+                "never shifted": lambda states, spans, shifted: word_means(states, spans, False),
+                "always shifted": lambda states, spans, shifted: word_means(states, spans, True),
+                "shifted right": lambda states, spans, shifted: word_means(states, spans, -shifted),
+                "end counted in": lambda states, spans, shifted: word_means(
+                    states, [(a, b + 1) for a, b in spans], shifted
+                ),
+                "last token": lambda states, spans, shifted: torch.stack([states[b - 1 - shifted] for _, b in spans]),
+                "summed": lambda states, spans, shifted: torch.stack(
+                    [states[a - shifted : b - shifted].sum(0) for a, b in spans]
+                ),
+            },
+        ),
+    ],
+    ids=["shifted_labels", "simcse_loss", "word_means"],
+)
+def test_exercises_of_notebook_02(capsys, check, right, wrong):
+    assert said(capsys, right, check).endswith(": correct.\n")
+    for mistake, answer in wrong.items():
+        text = said(capsys, answer, check)
+        assert re.search(r"not yet\. (?!It raised).*\nHint: ", text), (mistake, text)
