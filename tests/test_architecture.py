@@ -99,6 +99,8 @@ def test_imports_point_downward(name):
         ("modules/decoder.py", "from ..methods import METHODS", "modules imports methods"),
         ("modules/decoder.py", "import workbook.cli", "modules imports cli"),
         ("methods/lens.py", "from .anchor import Anchor", "method lens imports another, anchor"),
+        ("training/data.py", "from ..evaluation import offline", "training imports evaluation"),
+        ("objectives/mntp.py", "from ..training import data", "objectives imports training"),
         ("figures/charts.py", "import torch.nn", "figures knows torch"),
         ("probes.py", "from matplotlib import pyplot", "probes knows matplotlib"),
         ("extra.py", "", "extra has no layer"),
@@ -114,6 +116,8 @@ def test_breaches_are_seen(name, line, breach):
     [
         ("methods/lens.py", "from .chain import Chain\nfrom ..modules import Decoder"),
         ("modules/decoder.py", "from .pooling import Pooling"),
+        ("training/data.py", "from ..objectives import MNTP\nfrom ..corpora.docs import load_docs"),
+        ("methods/lens.py", "from ..training import data"),
         ("scale.py", "if TYPE_CHECKING:\n    from .cli import app"),
         ("runner.py", "from . import __version__, claims"),
     ],

@@ -15,7 +15,7 @@ import pandas as pd
 
 from ..errors import DamagedFileError, InvalidValueError, UnknownNameError
 from .authored import instructions
-from .reading import GET_AGAIN, arrow, json_rows, lines, located, parquet_texts, texts_of
+from .reading import GET_AGAIN, arrow, lines, located, parquet_texts, rows_of, texts_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -183,7 +183,7 @@ def e5(folder: str | Path | None = None, names: Sequence[str] = tuple(E5_DATASET
 
 def _instructed(path: Path, prompts: tuple[tuple[str, str], ...]) -> Iterator[dict[str, str]]:
     """The rows of a file with the instructions of queries and of documents, which take turns."""
-    for number, row in enumerate(json_rows(path, _FIELDS, least=2)):
+    for number, row in enumerate(rows_of(path, _FIELDS, least=2)):
         query, document = prompts[number % len(prompts)]
         yield {**row, "query_instruction": query, "document_instruction": document}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import os
@@ -140,18 +141,18 @@ def _some(path: Path, texts: list[str]) -> list[str]:
     return texts
 
 
-def json_rows(path: Path, fields: Sequence[str], least: int = 1) -> Iterator[dict[str, str]]:
-    """The rows of a file of JSON lines, with these fields alone; blank lines are left out.
+def records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a file of JSON lines, or the rows of a ``.csv`` table as strings; blank lines are left out.
 
-    Args:
-        path: The file.
-        fields: Names of the fields, each a string that is not blank.
-        least: Fewest rows that make sense.
+    Yields:
+        The number of a line, from 1 (of a row of several lines the last), and the values by field.
 
     Raises:
-        DamagedFileError: A line or a field that is not as described, or fewer rows.
+        DamagedFileError: A line that is no JSON object, or a row that is not as long as the header.
     """
-    count = 0
+    if path.suffix.lower() == ".csv":
+        yield from _csv_records(path)
+        return
     for number, line in lines(path):
         if not line.strip():
             continue
@@ -161,19 +162,65 @@ def json_rows(path: Path, fields: Sequence[str], least: int = 1) -> Iterator[dic
             raise DamagedFileError(f"{path}, line {number}: expected JSON, got {error}. {GET_AGAIN}") from error
         if not isinstance(row, dict):
             raise DamagedFileError(f"{path}, line {number}: expected an object, got {line[:60]!r}. {GET_AGAIN}")
+        yield number, row
+
+
+def _csv_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    # csv and not pandas: that fills a short row, and takes the first field of a long one for an index.
+    table = csv.reader((f"{line}\n" for _, line in lines(path)), strict=True)
+    quotes = "Put a text that holds a comma, a quote or a line break between double quotes, and double its own."
+    try:
+        header = next(table, [])
+        for row in filter(None, table):
+            if len(row) != len(header):
+                raise DamagedFileError(
+                    f"{path}, line {table.line_num}: expected {len(header)} fields ({', '.join(header)}), got "
+                    f"{len(row)}. {quotes}"
+                )
+            yield table.line_num, dict(zip(header, row, strict=True))
+    except csv.Error as error:
+        raise DamagedFileError(f"{path}, line {table.line_num}: expected CSV, got {error}. {quotes}") from error
+
+
+def rows_of(
+    path: Path, fields: Sequence[str], optional: Sequence[str] = (), least: int = 1
+) -> Iterator[dict[str, str]]:
+    """The rows of a file of JSON lines or of a ``.csv`` table, with these fields alone.
+
+    Args:
+        path: The file.
+        fields: Names of the fields, each a string that is not blank.
+        optional: Names of fields that a row may have, strings; stripped, and empty where there is none.
+        least: Fewest rows that make sense.
+
+    Raises:
+        DamagedFileError: A line or a field that is not as described, or fewer rows.
+    """
+    count = 0
+    for number, row in records(path):
         for field in fields:
             if field not in row:
                 got = ", ".join(row) or "none"
                 raise DamagedFileError(f"{path}, line {number}: expected a field {field}, got {got}. {GET_AGAIN}")
-            if not isinstance(row[field], str) or not row[field].strip():
-                got = repr(row[field])[:60]
+        values = {field: row[field] for field in fields} | {field: row.get(field) or "" for field in optional}
+        for field, value in values.items():
+            if not _is_text(value) or (field in fields and not value.strip()):
+                got = repr(value)[:60]
                 raise DamagedFileError(f"{path}, line {number}, field {field}: expected text, got {got}. {GET_AGAIN}")
-        yield {field: row[field] for field in fields}
+        yield values | {field: values[field].strip() for field in optional}
         count += 1
     if count < least:
         raise DamagedFileError(
-            f"{path}: expected at least {least} rows ({', '.join(fields)}), got {count}. {GET_AGAIN}"
+            f"{path}: expected at least {least} row{'s'[: least > 1]} ({', '.join(fields)}), got {count}. {GET_AGAIN}"
         )
+
+
+def _is_text(value: Any) -> bool:
+    """Whether it is a string that UTF-8 can hold: JSON can escape half of a surrogate pair, and nothing reads that."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
 
 
 def arrow(path: Path, rows: Callable[..., Iterator[dict[str, Any]]], **options: Any) -> Dataset:

@@ -1,0 +1,1 @@
+"""Training: data, and the stages of a recipe."""

@@ -1,0 +1,187 @@
+"""What one training stage reads: a source by name or a user's file, as data sets with their instructions.
+
+Rows that teach nothing are dropped, with a warning: repeated ones, and those whose query or whose hard negative is the
+positive itself. The rest is in the order of the sha256 of the rows, which is as good as random and the same on every
+machine, so that a smaller stage reads a part of what a larger one reads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from datasets import Dataset
+
+from ..corpora.public import chunks
+from ..errors import InvalidValueError, UnknownNameError
+from .sources import INSTRUCTIONS, SOURCES, read
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["OBJECTIVES", "SOURCES", "TrainingData", "load"]
+
+OBJECTIVES = ("mntp", "simcse", "contrastive")
+"""Objectives that data can be made for: the first two read texts, the last pairs."""
+
+_SHOWN = 5  # rows that a warning names
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The data of one training stage.
+
+    Attributes:
+        datasets: By name; a batch comes from one of them, since all its rows share their instructions. The columns are
+            in the order that the loss takes: ``chunk`` (lists of token ids, all of one length); or ``text``; or
+            ``query``, ``positive`` and hard negatives (strings).
+        prompts: By data set, by column: the bare instruction. A column without one is left out.
+        fingerprint: Hex sha256 over names, columns, prompts and rows in their order; the same content has the same
+            fingerprint in every process and on every machine, wherever its file lies.
+    """
+
+    datasets: dict[str, Dataset]
+    prompts: dict[str, dict[str, str]]
+    fingerprint: str
+
+
+def load(
+    source: str | os.PathLike,
+    objective: str,
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    instructions: bool = True,
+    limit: int | None = None,
+) -> TrainingData:
+    """The data of a training stage, from a source by name or from a file.
+
+    A file of texts is ``.txt``, one a line, or ``.jsonl`` or ``.csv`` with the field ``text``. A file of pairs is
+    ``.jsonl`` or ``.csv`` with the fields ``query`` and ``positive``; hard negatives are ``negative``, ``negative_1``,
+    ..., in every row or in none; ``instruction`` (of the query) and ``document_instruction`` may be left out or blank.
+    For a symmetric task the instruction goes into both. Rows with different instructions become different data sets.
+
+    A data set that is left with a single row is left out with a warning: its batches would have no negatives. Warnings
+    number the rows of a file from 1, without blank lines and the header.
+
+    Args:
+        source: One of :data:`SOURCES`, or a path.
+        objective: One of :data:`OBJECTIVES`.
+        tokenizer: Makes the chunks of ``mntp``.
+        max_length: Tokens of a chunk of ``mntp``; longer rows of the others are cut by the model.
+        instructions: Whether to give prompts; the data sets are the same without.
+        limit: Most rows in all. Each data set gets about its share, and is left out when that is a single row.
+
+    Raises:
+        UnknownNameError: No such source, objective or kind of file.
+        MissingDataError: No such file, or the public data are nowhere.
+        InvalidValueError: A source that has not what the objective reads, too little text for a chunk, too few rows
+            that differ, or an impossible limit.
+        DamagedFileError: A file with a missing, blank or non-string field, or without rows; the message names file,
+            line and field.
+
+    Source:
+        LLM2Vec, sections 2.2 and 5.1 and appendix G.1: wikitext-103 for MNTP, wiki1m for SimCSE, E5 for contrastive
+        training.
+    """
+    if objective not in OBJECTIVES:
+        raise UnknownNameError("objective", objective, OBJECTIVES)
+    if limit is not None and (type(limit) is not int or limit < 2):
+        raise InvalidValueError("limit", "a number of rows, 2 or more, or None for all", limit)
+    name, found = read(source, objective)
+    if objective == "mntp":
+        parts = [_part(name, Dataset.from_dict({"chunk": list(chunks(found, tokenizer, max_length))}))]
+    elif objective == "simcse":
+        parts = [_part(name, Dataset.from_dict({"text": found}))]
+    else:
+        parts = [part for name, pairs in found.items() for part in _by_instructions(name, pairs)]
+    parts = _large_enough(_limited(parts, limit), 1 if objective == "mntp" else 2, source, limit)
+    prompts = {part.name: part.prompts if instructions else {} for part in parts}
+    content = hashlib.sha256()
+    for name, dataset, digests, _ in parts:
+        content.update(json.dumps([name, dataset.column_names, prompts[name], len(dataset)]).encode())
+        content.update(digests.tobytes())
+    return TrainingData({part.name: part.dataset for part in parts}, prompts, content.hexdigest())
+
+
+class _Part(NamedTuple):
+    """One data set, in the order of the sha256 of its rows: bytes (rows,)."""
+
+    name: str
+    dataset: Dataset
+    digests: np.ndarray
+    prompts: dict[str, str]
+
+
+def _by_instructions(name: str, pairs: Dataset) -> Iterator[_Part]:
+    """The rows of each pair of instructions, numbered in the order of their first rows; the text stays on disk."""
+    said, texts = pairs.select_columns(list(INSTRUCTIONS)).to_pandas(), pairs.remove_columns(list(INSTRUCTIONS))
+    groups = said.groupby(list(INSTRUCTIONS), sort=False).ngroup().to_numpy()
+    for group in range(groups.max() + 1):
+        rows = np.flatnonzero(groups == group)
+        query, document = said.iloc[rows[0]]
+        by_column = {column: query if column == "query" else document for column in texts.column_names}
+        prompts = {column: instruction for column, instruction in by_column.items() if instruction}
+        own = name if groups.max() == 0 else f"{name}/{group + 1}"
+        yield _part(own, texts.select(rows), prompts, rows)
+
+
+def _part(name: str, dataset: Dataset, prompts: dict[str, str] | None = None, rows: np.ndarray | None = None) -> _Part:
+    """A data set without the rows that teach nothing, which a warning counts and names by their places in the file."""
+    rows = np.arange(len(dataset)) if rows is None else rows
+    digests, own, false = [], [], []
+    for batch in dataset.iter(1000):
+        for values in zip(*batch.values(), strict=True):
+            if dataset.column_names[0] == "query":
+                query, positive, *negatives = (text.strip() for text in values)
+                if query == positive:
+                    own.append(len(digests))
+                elif positive in negatives:
+                    false.append(len(digests))
+            digests.append(hashlib.sha256(json.dumps(values).encode()).digest())
+    ordered, first = np.unique(np.array(digests, dtype="S32"), return_index=True)
+    again = np.setdiff1d(np.arange(len(digests)), first)
+    reasons = {"repeat another": again, "have their query as positive": own, "have their positive as negative": false}
+    for reason, places in reasons.items():
+        if len(places):
+            named = ", ".join(map(str, rows[places][:_SHOWN] + 1)) + (", ..." if len(places) > _SHOWN else "")
+            warnings.warn(f"{name}: {len(places)} of {len(dataset)} rows {reason}: left out ({named}).", stacklevel=3)
+    kept = ~np.isin(first, own + false)
+    return _Part(name, dataset.select(first[kept]), ordered[kept], prompts or {})
+
+
+def _limited(parts: list[_Part], limit: int | None) -> list[_Part]:
+    """The first rows of all data sets together."""
+    owners = np.repeat(np.arange(len(parts)), [len(part.digests) for part in parts])
+    order = np.argsort(np.concatenate([part.digests for part in parts]), kind="stable")[:limit]
+    counts = np.bincount(owners[order], minlength=len(parts))
+    return [
+        part._replace(dataset=part.dataset.select(range(count)), digests=part.digests[:count])
+        for part, count in zip(parts, counts, strict=True)
+    ]
+
+
+def _large_enough(parts: list[_Part], least: int, source: str | os.PathLike, limit: int | None) -> list[_Part]:
+    """The data sets of which a batch can be made."""
+    large = [part for part in parts if len(part.dataset) >= least]
+    if not large:
+        raise InvalidValueError(
+            f"training data {source}" + (f" with limit {limit}" if limit else ""),
+            "at least two usable rows with the same instructions, since a row needs another to be told from",
+            ", ".join(f"{part.name}: {len(part.dataset)}" for part in parts),
+            "Give more rows" + (", or a higher limit." if limit else "."),
+        )
+    for part in parts:
+        if len(part.dataset) < least and limit is None:
+            warnings.warn(
+                f"{part.name}: expected at least two usable rows with the same instructions, got "
+                f"{len(part.dataset)}: left out. Instructions: {part.prompts or 'none'}.",
+                stacklevel=3,
+            )
+    return large

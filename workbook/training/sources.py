@@ -1,0 +1,138 @@
+"""Where training data come from: sources by name, and a user's own files."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from datasets import Dataset
+
+from ..corpora.authored import instructions
+from ..corpora.docs import load_docs
+from ..corpora.public import e5, wiki1m, wikitext
+from ..corpora.reading import arrow, records, rows_of, texts_of
+from ..errors import DamagedFileError, InvalidValueError, MissingDataError, UnknownNameError
+
+INSTRUCTIONS = ("query_instruction", "document_instruction")
+"""Columns of pairs that hold the instructions, empty where there are none."""
+
+ENDINGS = (".jsonl", ".csv", ".txt")
+"""How the name of a user's file may end."""
+
+_NEGATIVE = re.compile(r"negative(?:_(\d+))?")
+_WORDS = (5, 60)  # of a sentence of the docs corpus
+# Neither a single letter nor one of these abbreviations ends a sentence: "e.g. NumPy", "Cohen et al. (1996)".
+_SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\b\w\.)(?<!\b(?:al|cf|vs|Eq)\.)\s+(?=[A-Z\"(])")
+
+
+def read(source: str | os.PathLike, objective: str) -> tuple[str, list[str] | dict[str, Dataset]]:
+    """Name and content of a source or a file, read for an objective.
+
+    Args:
+        source: One of :data:`SOURCES`, or a path.
+        objective: ``contrastive`` reads pairs, the others read texts.
+
+    Returns:
+        The name of the source or the stem of the file; and texts, or by name data sets of pairs with the columns
+        query, positive, hard negatives and :data:`INSTRUCTIONS`.
+
+    Raises:
+        UnknownNameError, MissingDataError, InvalidValueError, DamagedFileError: As :func:`~.data.load`.
+    """
+    if source in SOURCES:
+        if objective not in SOURCES[source]:
+            able = ", ".join(name for name, readers in SOURCES.items() if objective in readers)
+            raise InvalidValueError("training source", f"one that {objective} can read ({able}, or a file)", source)
+        return source, SOURCES[source][objective]()
+    if not isinstance(source, str | os.PathLike):
+        raise InvalidValueError("training source", f"one of {', '.join(SOURCES)}, or the path of a file", source)
+    path = Path(source).expanduser()
+    endings = ", ".join(ENDINGS)
+    if not os.path.exists(path) and path.name == str(source) == path.stem:
+        raise UnknownNameError("training source", source, SOURCES, f"The path of a file ({endings}) works too.")
+    if not os.path.isfile(path):  # unlike Path.is_file, False for a name that no file system takes
+        got = "a folder" if os.path.isdir(path) else "nothing"
+        raise MissingDataError(f"Training data: expected a file ({endings}) at {path}, found {got}. Check the path.")
+    if path.suffix.lower() not in ENDINGS:
+        raise UnknownNameError("kind of training file", path.name, ENDINGS, "Convert it to one of these.")
+    return path.stem, _pairs(path) if objective == "contrastive" else _texts(path)
+
+
+def _docs_texts() -> list[str]:
+    train = load_docs().split("train")
+    return [f"{query}\n{document}" for query, document in zip(train["query"], train["document"], strict=True)]
+
+
+def _docs_sentences() -> list[str]:
+    """Sentences and queries of the train split, each once, but none that the other splits say word for word."""
+    docs = load_docs()
+    others = docs.pairs[docs.pairs["split"] != "train"]
+    held_out = {run for text in (*others["query"], *others["document"]) for run in _runs(text)}
+    found = {text.casefold(): text for text in _sentences(docs.split("train"))}
+    return [text for text in found.values() if not _runs(text) <= held_out]
+
+
+def _runs(text: str) -> set[tuple[str, ...]]:
+    """Every five words in a row, the fewest of a sentence."""
+    words = re.findall(r"\w+", text.casefold())
+    return set(zip(*(words[start:] for start in range(_WORDS[0])), strict=False))
+
+
+def _sentences(pairs: pd.DataFrame) -> Iterator[str]:
+    for text in (*pairs["query"], *pairs["document"]):
+        yield from (part for part in _SENTENCE_END.split(text) if _WORDS[0] <= len(part.split()) <= _WORDS[1])
+
+
+def _docs_pairs() -> dict[str, Dataset]:
+    """Summary lines with their descriptions, and for the former the instruction of the offline retrieval task."""
+    train, table = load_docs().split("train"), instructions("docs")
+    (instruction,) = table.loc[table["task"] == "DocsRetrieval", "instruction"]
+    said = {INSTRUCTIONS[0]: [instruction] * len(train), INSTRUCTIONS[1]: [""] * len(train)}
+    return {"docs": Dataset.from_dict({"query": list(train["query"]), "positive": list(train["document"]), **said})}
+
+
+SOURCES: dict[str, dict[str, Callable[[], Any]]] = {
+    "docs": {"mntp": _docs_texts, "simcse": _docs_sentences, "contrastive": _docs_pairs},
+    "wikitext": {"mntp": wikitext, "simcse": wikitext},
+    "wiki1m": {"mntp": wiki1m, "simcse": wiki1m},
+    "e5": {"contrastive": e5},
+}
+"""Sources by name, and what reads them by objective."""
+
+
+def _texts(path: Path) -> list[str]:
+    if path.suffix.lower() == ".txt":
+        return texts_of(path)
+    fields = {field for _, row in records(path) for field in row}
+    if "text" not in fields and {"query", "positive"} <= fields:
+        raise _other_kind(path, "texts, in a field text", "pairs, query and positive", "contrastive")
+    _tell_unread(path, fields - {"text"})
+    return [row["text"].strip() for row in rows_of(path, ["text"])]
+
+
+def _pairs(path: Path) -> dict[str, Dataset]:
+    if path.suffix.lower() == ".txt":
+        raise _other_kind(path, "pairs (.jsonl or .csv, fields query and positive)", "texts, one a line", "simcse")
+    fields = {field for _, row in records(path) for field in row}
+    if "text" in fields and not {"query", "positive"} & fields:
+        raise _other_kind(path, "pairs, in fields query and positive", "texts, in a field text", "simcse")
+    negatives = sorted(filter(None, map(_NEGATIVE.fullmatch, fields)), key=lambda match: int(match[1] or 0))
+    wanted = ("query", "positive", *(match[0] for match in negatives))
+    optional = ("instruction", "document_instruction")
+    _tell_unread(path, fields - {*wanted, *optional})
+    pairs = arrow(path, rows_of, fields=wanted, optional=optional, least=2)
+    return {path.stem: pairs.rename_column("instruction", INSTRUCTIONS[0])}
+
+
+def _other_kind(path: Path, expected: str, got: str, objective: str) -> DamagedFileError:
+    return DamagedFileError(f"{path}: expected {expected}; got {got}. The objective {objective} reads these.")
+
+
+def _tell_unread(path: Path, fields: set[str]) -> None:
+    if fields:
+        warnings.warn(f"{path}: these fields are not read: {', '.join(sorted(map(repr, fields)))}.", stacklevel=5)
