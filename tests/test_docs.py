@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from workbook.corpora import docs as corpus
+from workbook.corpora import sources
 from workbook.corpora.docstrings import pairs_of, split_docstring
 from workbook.errors import DamagedFileError, MissingDataError, OutputError, UnknownNameError
 from workbook.files import ROOT
@@ -135,12 +136,12 @@ def test_neither_the_order_of_files_nor_the_hash_seed_changes_a_byte(site):
 
 
 def test_local_suffixes_of_versions_do_not_count(site):
-    assert corpus.installed_versions(["fake"]) == {"fake": "1.0"}
+    assert sources.installed_versions(["fake"]) == {"fake": "1.0"}
 
 
 def test_a_missing_package_is_named(site):
     with pytest.raises(MissingDataError, match=r"not installed: nowhere\. .*pip install -e"):
-        corpus.installed_versions(["fake", "nowhere"])
+        sources.installed_versions(["fake", "nowhere"])
 
 
 def test_a_distribution_without_a_file_list_is_named(site):
@@ -155,17 +156,16 @@ def test_a_distribution_without_a_file_list_is_named(site):
 @pytest.fixture
 def small(site, monkeypatch):
     """load_docs over the fake distribution alone, with a cache of its own."""
-    monkeypatch.setattr(corpus, "DISTRIBUTIONS", ("fake",))
-    monkeypatch.setattr(corpus, "installed_versions", lambda *_: {"fake": "1.0"})
+    monkeypatch.setattr(sources, "DISTRIBUTIONS", ("fake",))
     monkeypatch.setenv("WORKBOOK_CACHE", str(site / "cache"))
     monkeypatch.delenv("WORKBOOK_DATA", raising=False)
-    monkeypatch.setattr(corpus, "build", lambda _, build=corpus.build: build(["fake"]))
 
 
 def test_another_package_set_is_said(small):
-    with pytest.warns(UserWarning, match="not the one of the pinned packages"):
+    with pytest.warns(UserWarning, match="not the one of the pinned packages") as warned:
         made = corpus.load_docs()
     assert len(made.pairs) == 2
+    assert warned[0].filename == __file__
 
 
 @pytest.mark.filterwarnings("ignore:This docs corpus")
@@ -187,7 +187,7 @@ def test_a_corpus_can_be_carried(small, site, monkeypatch):
     made = corpus.load_docs()
     (site / "data").mkdir()
     (site / "data" / "docs.jsonl").write_bytes(corpus.docs_path().read_bytes())
-    monkeypatch.setattr(corpus, "_cached", lambda: pytest.fail("looked into the cache"))
+    monkeypatch.setattr(sources, "_cached", lambda *_: pytest.fail("looked into the cache"))
     monkeypatch.setenv("WORKBOOK_DATA", str(site / "data"))
     assert corpus.load_docs().pairs.equals(made.pairs)
 
@@ -225,7 +225,7 @@ def test_every_distribution_is_pinned_and_comes_with_the_base_install():
                 needed = Requirement(line)
                 if needed.marker is None or needed.marker.evaluate({"extra": extra}):
                     todo.append(needed)
-    wanted = {canonicalize_name(package) for package in corpus.DISTRIBUTIONS}
+    wanted = {canonicalize_name(package) for package in sources.DISTRIBUTIONS}
     assert wanted <= pins
     assert wanted <= {package for package, _ in seen}
 

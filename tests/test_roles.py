@@ -2,7 +2,7 @@
 
 import pytest
 
-from workbook.corpora import docs, roles
+from workbook.corpora import docs, roles, sources
 from workbook.corpora.roles import NO_ROLE, ROLES, snippets_of
 from workbook.errors import DamagedFileError, UnknownNameError
 
@@ -96,7 +96,7 @@ def test_no_single_role_is_most_of_the_names(corpus):
 def test_a_corpus_can_be_carried_and_another_is_refused(corpus, tmp_path, monkeypatch):
     content = roles.roles_path().read_bytes()
     (tmp_path / "roles.jsonl").write_bytes(content)
-    monkeypatch.setattr(roles, "_cached", lambda: pytest.fail("looked into the cache"))
+    monkeypatch.setattr(sources, "_cached", lambda *_: pytest.fail("looked into the cache"))
     monkeypatch.setenv("WORKBOOK_DATA", str(tmp_path))
     assert roles.load_roles().snippets.equals(corpus.snippets)
     with pytest.raises(DamagedFileError, match="expected the corpus docs, got 'roles'"):

@@ -7,11 +7,8 @@ bytes whatever the Python version, the platform, the optional extras or the orde
 from __future__ import annotations
 
 import hashlib
-import json
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
-from os import environ
 from pathlib import Path
 
 import numpy as np
@@ -19,18 +16,9 @@ import pandas as pd
 from sklearn.feature_extraction.text import CountVectorizer
 from tqdm.auto import tqdm
 
-from ..errors import DamagedFileError, UnknownNameError
-from ..files import atomic_file, cache_path
+from ..errors import UnknownNameError
 from .docstrings import pairs_of
-from .sources import (
-    DISTRIBUTIONS,
-    difference,
-    installed_versions,
-    no_garbage_collection,
-    read_table,
-    sources,
-    write_table,
-)
+from .sources import load_table, module_name, no_garbage_collection, sources, table_path
 
 SPLITS = {"train": 80, "dev": 5, "test": 15}
 """Shares of the splits in per cent; a pair's side follows from its content alone."""
@@ -82,13 +70,7 @@ def load_docs(path: str | Path | None = None) -> Docs:
         DamagedFileError: A file that was carried here does not match its own checksum.
         OutputError: The cache can't be written.
     """
-    carried = Path(environ["WORKBOOK_DATA"], "docs.jsonl") if environ.get("WORKBOOK_DATA") else None
-    if path is None and carried and carried.is_file():
-        path = carried
-    docs = _cached() if path is None else Docs(*read_table(Path(path), "docs"))
-    if docs.fingerprint != FINGERPRINT:
-        warnings.warn(difference("docs", docs.versions), stacklevel=2)
-    return docs
+    return Docs(*load_table("docs", path, build=build, rules=_RULES, pinned=FINGERPRINT))
 
 
 def docs_path() -> Path:
@@ -97,20 +79,7 @@ def docs_path() -> Path:
     Raises:
         MissingDataError: A package that the corpus is made of is not installed.
     """
-    key = json.dumps([_RULES, installed_versions()]).encode()
-    return cache_path("docs", f"docs-{hashlib.sha256(key).hexdigest()[:12]}.jsonl")
-
-
-def _cached() -> Docs:
-    path = docs_path()
-    if path.is_file():
-        try:
-            return Docs(*read_table(path, "docs"))
-        except DamagedFileError:
-            pass  # built anew below: the packages are here
-    with atomic_file(path) as temporary:  # a cache that can't be written says so before the work, not after it
-        write_table(temporary, "docs", build(DISTRIBUTIONS), installed_versions())
-    return Docs(*read_table(path, "docs"))
+    return table_path("docs", _RULES)
 
 
 def build(distributions: Iterable[str]) -> pd.DataFrame:
@@ -126,7 +95,7 @@ def build(distributions: Iterable[str]) -> pd.DataFrame:
     with no_garbage_collection():
         for package in tqdm(list(distributions), desc="docs corpus", leave=False, disable=None):
             for path, source in sources(package):
-                module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+                module = module_name(path)
                 rows += [(pair.query, pair.document, package, module, pair.name) for pair in pairs_of(source)]
     pairs = pd.DataFrame(rows, columns=["query", "document", "package", "module", "name"])
     pairs = _distinct(pairs)

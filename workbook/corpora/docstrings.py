@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
 from collections.abc import Iterator
 from typing import NamedTuple
+
+from .sources import syntax_tree
 
 QUERY_WORDS = (3, 30)
 """Fewest and most words of a summary."""
@@ -78,12 +79,9 @@ def pairs_of(source: bytes) -> Iterator[Pair]:
     Args:
         source: The bytes of a .py file.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # invalid escapes in other people's strings
-        try:
-            tree = ast.parse(source, feature_version=(3, 11))
-        except (SyntaxError, ValueError):
-            return
+    tree = syntax_tree(source)
+    if tree is None:
+        return
     for name, node in _definitions(tree, ""):
         text = ast.get_docstring(node)
         pair = text and split_docstring(text)

@@ -9,29 +9,17 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import json
 import re
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from os import environ
 from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
 from tqdm.auto import tqdm
 
-from ..errors import DamagedFileError, UnknownNameError
-from ..files import atomic_file, cache_path
-from .sources import (
-    DISTRIBUTIONS,
-    difference,
-    installed_versions,
-    no_garbage_collection,
-    read_table,
-    sources,
-    write_table,
-)
+from ..errors import UnknownNameError
+from .sources import load_table, module_name, no_garbage_collection, sources, syntax_tree, table_path
 
 ROLES = (
     *("function", "method", "class", "parameter", "keyword", "attribute"),
@@ -104,13 +92,7 @@ def load_roles(path: str | Path | None = None) -> Roles:
         DamagedFileError: A file that was carried here does not match its own checksum.
         OutputError: The cache can't be written.
     """
-    carried = Path(environ["WORKBOOK_DATA"], "roles.jsonl") if environ.get("WORKBOOK_DATA") else None
-    if path is None and carried and carried.is_file():
-        path = carried
-    roles = _cached() if path is None else Roles(*read_table(Path(path), "roles"))
-    if roles.fingerprint != FINGERPRINT:
-        warnings.warn(difference("roles", roles.versions), stacklevel=2)
-    return roles
+    return Roles(*load_table("roles", path, build=build, rules=_RULES, pinned=FINGERPRINT))
 
 
 def roles_path() -> Path:
@@ -119,20 +101,7 @@ def roles_path() -> Path:
     Raises:
         MissingDataError: A package that the corpus is made of is not installed.
     """
-    key = json.dumps([_RULES, installed_versions()]).encode()
-    return cache_path("roles", f"roles-{hashlib.sha256(key).hexdigest()[:12]}.jsonl")
-
-
-def _cached() -> Roles:
-    path = roles_path()
-    if path.is_file():
-        try:
-            return Roles(*read_table(path, "roles"))
-        except DamagedFileError:
-            pass  # built anew below: the packages are here
-    with atomic_file(path) as temporary:  # a cache that can't be written says so before the work, not after it
-        write_table(temporary, "roles", build(DISTRIBUTIONS), installed_versions())
-    return Roles(*read_table(path, "roles"))
+    return table_path("roles", _RULES)
 
 
 def build(distributions: Iterable[str]) -> pd.DataFrame:
@@ -148,7 +117,7 @@ def build(distributions: Iterable[str]) -> pd.DataFrame:
     with no_garbage_collection():
         for package in tqdm(list(distributions), desc="roles corpus", leave=False, disable=None):
             for path, source in sorted(sources(package), key=lambda file: _digest(file[0]))[:_FILES]:
-                module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+                module = module_name(path)
                 split = "test" if int(_digest(path, "split"), 16) % 5 == 0 else "train"
                 found = sorted(snippets_of(source), key=lambda snippet: _digest(path, *snippet.words))
                 rows += [(list(s.words), list(s.tags), package, module, s.line, split) for s in found[:_SNIPPETS]]
@@ -172,13 +141,10 @@ def snippets_of(source: bytes) -> Iterator[Snippet]:
     Args:
         source: The bytes of a .py file.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # invalid escapes in other people's strings
-        try:
-            tree = ast.parse(source, feature_version=(3, 11))
-            lines = source.decode("utf-8-sig").split("\n")
-        except (SyntaxError, ValueError):
-            return
+    tree = syntax_tree(source)
+    if tree is None:
+        return
+    lines = source.decode("utf-8-sig", errors="replace").split("\n")  # what is replaced is beyond ASCII
     names = _Names()
     names.visit(tree)
     for number in sorted(names.whole):

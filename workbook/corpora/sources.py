@@ -6,19 +6,22 @@ order of the file system.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import gc
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, distribution
+from os import environ
 from pathlib import Path
 
 import pandas as pd
 
 from ..errors import DamagedFileError, MissingDataError
-from ..files import ROOT, cache_path
+from ..files import ROOT, atomic_file, cache_path
 
 # fmt: off
 DISTRIBUTIONS = (
@@ -41,7 +44,7 @@ _SKIPPED_FILES = re.compile(
 _GENERATED = re.compile(rb"automatically generated|auto-?generated|DO NOT EDIT|do not edit|@generated", re.IGNORECASE)
 
 
-def installed_versions(distributions: Iterable[str] = DISTRIBUTIONS) -> dict[str, str]:
+def installed_versions(distributions: Iterable[str]) -> dict[str, str]:
     """Version of each distribution, without local suffixes: torch 2.13.0+cpu carries the text of torch 2.13.0.
 
     Raises:
@@ -91,6 +94,21 @@ def sources(package: str) -> Iterator[tuple[str, bytes]]:
             yield path, source
 
 
+def module_name(path: str) -> str:
+    """The dotted name of the module at a path that :func:`sources` gave."""
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def syntax_tree(source: bytes) -> ast.Module | None:
+    """The tree of a Python source, or None if Python 3.11 can't parse it, whichever Python runs this."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # invalid escapes in other people's strings
+        try:
+            return ast.parse(source, feature_version=(3, 11))
+        except (SyntaxError, ValueError):
+            return None
+
+
 @contextlib.contextmanager
 def no_garbage_collection() -> Iterator[None]:
     """Syntax trees are millions of objects without cycles: collecting while they are made doubles the time."""
@@ -103,7 +121,61 @@ def no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def difference(corpus: str, versions: dict[str, str]) -> str:
+def load_table(
+    corpus: str, path: str | Path | None, *, build: Callable[[Iterable[str]], pd.DataFrame], rules: int, pinned: str
+) -> tuple[pd.DataFrame, str, dict[str, str]]:
+    """Table, fingerprint and versions of a corpus: from a file, else from the cache, else built and put there.
+
+    A corpus is one file, and it can be carried: ``path``, or ``<corpus>.jsonl`` in the folder that ``WORKBOOK_DATA``
+    names, is read as it stands, whatever is installed here. A file in the cache that was damaged is built anew.
+
+    Args:
+        corpus: Its name.
+        path: A corpus file made on any machine, or None.
+        build: Makes the table from names of installed distributions.
+        rules: Number of the rules that ``build`` follows.
+        pinned: Fingerprint that the versions in constraints.txt give; a warning tells of another.
+
+    Raises:
+        MissingDataError: The file is absent, or a package that the corpus is made of is not installed.
+        DamagedFileError: A file that was carried here does not match its own checksum.
+        OutputError: The cache can't be written.
+    """
+    carried = Path(environ["WORKBOOK_DATA"], f"{corpus}.jsonl") if environ.get("WORKBOOK_DATA") else None
+    if path is None and carried and carried.is_file():
+        path = carried
+    found = _cached(corpus, build, rules) if path is None else read_table(Path(path), corpus)
+    _, fingerprint, versions = found
+    if fingerprint != pinned:
+        warnings.warn(_difference(corpus, versions), stacklevel=3)  # at who called load_docs or load_roles
+    return found
+
+
+def table_path(corpus: str, rules: int) -> Path:
+    """Where the cache keeps a corpus of the installed versions, made by rules of that number.
+
+    Raises:
+        MissingDataError: A package that the corpus is made of is not installed.
+    """
+    key = json.dumps([rules, installed_versions(DISTRIBUTIONS)]).encode()
+    return cache_path(corpus, f"{corpus}-{hashlib.sha256(key).hexdigest()[:12]}.jsonl")
+
+
+def _cached(
+    corpus: str, build: Callable[[Iterable[str]], pd.DataFrame], rules: int
+) -> tuple[pd.DataFrame, str, dict[str, str]]:
+    path = table_path(corpus, rules)
+    if path.is_file():
+        try:
+            return read_table(path, corpus)
+        except DamagedFileError:
+            pass  # built anew below: the packages are here
+    with atomic_file(path) as temporary:  # a cache that can't be written says so before the work, not after it
+        write_table(temporary, corpus, build(DISTRIBUTIONS), installed_versions(DISTRIBUTIONS))
+    return read_table(path, corpus)
+
+
+def _difference(corpus: str, versions: dict[str, str]) -> str:
     """Why a corpus is not the pinned one, for a reader who may wonder at other numbers."""
     pinned = {}
     if (ROOT / "constraints.txt").is_file():
