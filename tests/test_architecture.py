@@ -102,7 +102,7 @@ def test_imports_point_downward(name):
         ("training/data.py", "from ..evaluation import offline", "training imports evaluation"),
         ("objectives/mntp.py", "from ..training import data", "objectives imports training"),
         ("figures/charts.py", "import torch.nn", "figures knows torch"),
-        ("probes.py", "from matplotlib import pyplot", "probes knows matplotlib"),
+        ("probes/states.py", "from matplotlib import pyplot", "probes knows matplotlib"),
         ("extra.py", "", "extra has no layer"),
         ("cli.py", "from . import extra", "extra has no layer"),
     ],

@@ -1,7 +1,4 @@
-"""Probes: what a decoder's attention and a pooling do to an embedding, measured. Frames out, nothing drawn.
-
-A probe takes a sentence-transformers model whose first module is a `workbook.modules.Decoder`, and leaves it as it was.
-"""
+"""What a decoder's attention and a pooling do to its states and to an embedding, measured."""
 
 from __future__ import annotations
 
@@ -16,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from sentence_transformers.util import batch_to_device
 
-from .attention import MODES, set_mode
-from .errors import InvalidValueError
-from .modules import Decoder
+from ..attention import MODES, set_mode
+from ..errors import InvalidValueError
+from ..modules import Decoder
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -46,13 +43,13 @@ def layer_cosine(model: SentenceTransformer, texts: Sequence[str]) -> pd.DataFra
 
     Source: LLM2Vec, section 4.2 and figures 5, 8 and 9.
     """
-    module = _decoder(model, texts)
+    module = decoder_of(model, texts)
     rows = []
     for index, encoded in enumerate(module.encode_texts(texts)):
         ids = torch.tensor([encoded.input_ids], device=module.decoder.device)
         states = {}
         for mode in MODES:
-            with _switched(module, mode):
+            with switched(module, mode):
                 hidden = module.decoder(input_ids=ids, output_hidden_states=True, use_cache=False).hidden_states
             states[mode] = torch.stack(hidden).squeeze(1).float()  # (layers, tokens, dim)
         causal, both = (states[mode] for mode in MODES)
@@ -102,7 +99,7 @@ def prefix_test(model: SentenceTransformer, triples: pd.DataFrame) -> pd.DataFra
     wanted = ["id", "prefix", "query", "positive", "negative"]
     if not set(wanted) <= set(triples.columns):
         raise InvalidValueError("triples", f"a frame with the columns {', '.join(wanted)}", list(triples.columns))
-    module = _decoder(model, triples["id"].tolist())
+    module = decoder_of(model, triples["id"].tolist())
     vectors = {}
     for kind in ("query", "positive", "negative"):
         texts = [f"{prefix} {rest}" for prefix, rest in zip(triples["prefix"], triples[kind], strict=True)]
@@ -170,9 +167,14 @@ def recency(model: SentenceTransformer, texts: Sequence[str], windows: int = 5, 
     )
 
 
-def _decoder(model: SentenceTransformer, items: Sequence) -> Decoder:
+def decoder_of(model: SentenceTransformer, items: Sequence, name: str = "texts") -> Decoder:
+    """The model's first module, after a look at it and at the items to be read.
+
+    Raises:
+        InvalidValueError: No items, or a model that does not begin with a Decoder.
+    """
     if isinstance(items, str) or len(items) == 0:
-        raise InvalidValueError("texts", "at least one, in a list", items)
+        raise InvalidValueError(name, "at least one, in a list", items)
     module = model[0]
     if not isinstance(module, Decoder):
         raise InvalidValueError(
@@ -182,7 +184,7 @@ def _decoder(model: SentenceTransformer, items: Sequence) -> Decoder:
 
 
 @contextmanager
-def _switched(module: Decoder, mode: str) -> Iterator[None]:
+def switched(module: Decoder, mode: str) -> Iterator[None]:
     """Another attention for a while, in evaluation mode."""
     training, before = module.decoder.training, module.attention
     module.decoder.eval()

@@ -1,0 +1,9 @@
+"""Probes: what a decoder and its embeddings know, measured. Frames and states out, nothing drawn.
+
+A probe takes a sentence-transformers model whose first module is a `workbook.modules.Decoder`, and leaves it as it was.
+"""
+
+from .states import TIE, layer_cosine, prefix_test, recency
+from .words import word_probe, word_states
+
+__all__ = ["TIE", "layer_cosine", "prefix_test", "recency", "word_probe", "word_states"]

@@ -1,0 +1,192 @@
+"""The word-level probe: what a linear classifier can read off the state of a word."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import nn
+from tqdm.auto import tqdm
+from transformers import DataCollatorWithPadding
+
+from ..corpora.roles import NO_ROLE
+from ..errors import InvalidValueError
+from .states import decoder_of, switched
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from ..modules import Decoder
+
+
+@torch.no_grad()
+def word_states(
+    model: SentenceTransformer, words: Sequence[Sequence[str]], *, shifted: bool = False, batch_size: int = 32
+) -> list[np.ndarray]:
+    """One state a word: the mean of the last hidden states of its tokens, or of the tokens one place to their left.
+
+    A model trained to predict a token from the state before it (MNTP) keeps what it knows of a word there. The words
+    of a sentence are joined by single spaces. A token that covers any character of a word is the word's; a space that
+    is a token of its own is nobody's. The tokenizer's BOS token (EOS where there is none) stands in front, whatever
+    the model's template says: so the first word has a state to its left, shifted and not shifted read the same input,
+    and no word's state is that of a first token, which in decoders differs from all others.
+
+    Args:
+        model: An embedder; its pooling and template are not used.
+        words: Sentences, each a list of words.
+        shifted: Take the states one place to the left.
+        batch_size: Sentences a batch.
+
+    Returns:
+        For each sentence float32 (words, dim).
+
+    Raises:
+        InvalidValueError: No sentences, a sentence without words, a word without a token (blank, for instance), a
+            sentence of more tokens than the model's ``max_length``, or a model that does not begin with a Decoder.
+
+    Source: LLM2Vec, appendix D.1.3.
+    """
+    module = decoder_of(model, words, "words")
+    rows, places = _tokens(module, words)
+    collate = DataCollatorWithPadding(module.tokenizer)
+    found = []
+    with switched(module, module.attention):
+        for start in tqdm(range(0, len(rows), batch_size), desc="states of words", leave=False, disable=None):
+            features = collate([{"input_ids": ids} for ids in rows[start : start + batch_size]]).to(model.device)
+            batch = module(dict(features))["token_embeddings"].float().cpu()
+            for states, mask in zip(batch, features["attention_mask"].bool().cpu(), strict=True):
+                states = states[mask]  # the front token, then those that the places count
+                states = (states[:-1] if shifted else states[1:]).numpy()
+                found.append(np.stack([states[tokens].mean(axis=0) for tokens in places[len(found)]]))
+    return found
+
+
+def word_probe(
+    model: SentenceTransformer,
+    train: pd.DataFrame,
+    test: pd.DataFrame,
+    *,
+    shifted: bool = False,
+    seed: int = 0,
+    steps: int = 1500,
+    batch_size: int = 8,
+    learning_rate: float = 5e-4,
+    dropout: float = 0.1,
+) -> pd.DataFrame:
+    """Tag words by a linear classifier with dropout, trained on frozen states with AdamW in float32.
+
+    Words with the tag ``""`` are context: read, but neither trained on nor scored. The mean of ``correct`` is the
+    accuracy; its interval has to draw whole sentences, since the words of one are not independent. The global random
+    states stay as they were.
+
+    Args:
+        model: An embedder; its weights don't change.
+        train: Columns ``words`` and ``tags``, a sentence a row, lists of equal length: what
+            `workbook.corpora.roles` and `workbook.corpora.public.conll` give.
+        test: The same. A tag that is not in ``train`` can't be predicted, so its words count as wrong.
+        shifted: Read each word one place to its left (:func:`word_states`), for models trained by MNTP.
+        seed: Of the classifier's first weights, the order of the sentences and the dropout.
+        steps: Batches to train on; the sentences come in a new order every time all have been seen.
+        batch_size: Sentences a batch.
+        learning_rate: Constant.
+        dropout: Share of the features of a state that are dropped in training.
+
+    Returns:
+        One row a scored word of ``test``, in order: ``sentence`` (its index, from 0), ``word``, ``tag``,
+        ``predicted``, ``correct`` (1.0 or 0.0).
+
+    Raises:
+        InvalidValueError: A missing column, a sentence with more words than tags or fewer, nothing to score, a single
+            tag to learn, a setting outside its range, or what :func:`word_states` says.
+
+    Source: LLM2Vec, section 3.1 and appendix D.1.3, which gives steps, batch size, learning rate and dropout.
+    """
+    for name, value in (("steps", steps), ("batch_size", batch_size)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InvalidValueError(name, "a whole number from 1", value)
+    learnt, scored = _scored_words("train", train), _scored_words("test", test)
+    tags, labels = np.unique(learnt["tag"].to_numpy(str), return_inverse=True)
+    if len(tags) < 2:
+        raise InvalidValueError("train", "words of at least two tags", tags.tolist())
+    states = _states_of(model, train, learnt, shifted)
+    sentences = list(learnt.reset_index().groupby("sentence").indices.values())
+    labels = torch.from_numpy(labels)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        classifier = nn.Linear(states.shape[1], len(tags))
+        optimizer = torch.optim.AdamW(classifier.parameters(), lr=learning_rate)
+        rounds = -(-steps * batch_size // len(sentences))
+        order = torch.cat([torch.randperm(len(sentences)) for _ in range(rounds)])[: steps * batch_size]
+        for batch in order.view(steps, batch_size).tolist():
+            rows = np.concatenate([sentences[index] for index in batch])
+            loss = F.cross_entropy(classifier(F.dropout(states[rows], dropout)), labels[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    with torch.no_grad():
+        predicted = classifier(_states_of(model, test, scored, shifted)).argmax(dim=1)
+    scored = scored.reset_index(drop=True)
+    scored["predicted"] = tags[predicted.numpy()]
+    scored["correct"] = (scored["predicted"] == scored["tag"]).astype(float)
+    return scored
+
+
+def _tokens(module: Decoder, words: Sequence[Sequence[str]]) -> tuple[list[list[int]], list[list[list[int]]]]:
+    """Ids of each sentence with the token in front, and for each word the numbers of its tokens, from 0 behind it."""
+    tokenizer = module.tokenizer
+    for index, sentence in enumerate(words):
+        if isinstance(sentence, str) or len(sentence) == 0 or not all(isinstance(word, str) for word in sentence):
+            raise InvalidValueError(f"sentence {index}", "a list of words, at least one", sentence)
+    encoded = tokenizer(
+        [" ".join(sentence) for sentence in words],
+        add_special_tokens=False,
+        return_offsets_mapping=True,
+        verbose=False,
+    )
+    front = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+    rows = [[front, *ids] for ids in encoded["input_ids"]]
+    places = []
+    for index, (sentence, ids, offsets) in enumerate(zip(words, rows, encoded["offset_mapping"], strict=True)):
+        if len(ids) > module.max_length:
+            raise InvalidValueError(
+                f"sentence {index}",
+                f"at most {module.max_length} tokens with the one in front, the model's max_length",
+                len(ids),
+                "Split the sentence, or build the model with a larger max_length.",
+            )
+        places.append([])
+        end = -1
+        for word in sentence:
+            start, end = end + 1, end + 1 + len(word)
+            tokens = [number for number, (a, b) in enumerate(offsets) if a < end and b > start]
+            if not tokens:
+                raise InvalidValueError(
+                    f"sentence {index}", "words of at least one token", word, "Drop it, or its tag."
+                )
+            places[-1].append(tokens)
+    return rows, places
+
+
+def _scored_words(name: str, frame: pd.DataFrame) -> pd.DataFrame:
+    """The words that have a tag: columns sentence, word, tag; the index counts all words of the frame."""
+    if not {"words", "tags"} <= set(frame.columns):
+        raise InvalidValueError(name, "a frame with the columns words, tags", list(frame.columns))
+    for index, (words, tags) in enumerate(zip(frame["words"], frame["tags"], strict=True)):
+        if len(words) != len(tags):
+            raise InvalidValueError(f"{name}, sentence {index}", f"{len(words)} tags, one a word", tags)
+    table = pd.DataFrame({"sentence": range(len(frame)), "word": list(frame["words"]), "tag": list(frame["tags"])})
+    table = table.explode(["word", "tag"], ignore_index=True)
+    table = table[table["tag"] != NO_ROLE]
+    if table.empty:
+        raise InvalidValueError(name, "at least one word with a tag", f"{len(frame)} sentences without one")
+    return table
+
+
+def _states_of(model: SentenceTransformer, frame: pd.DataFrame, words: pd.DataFrame, shifted: bool) -> torch.Tensor:
+    """States of some words of a frame, float32 (words, dim)."""
+    states = np.concatenate(word_states(model, frame["words"].tolist(), shifted=shifted))
+    return torch.from_numpy(states[words.index])
