@@ -53,16 +53,18 @@ def word_states(
     module = decoder_of(model, words, "words")
     rows, places = _tokens(module, words)
     collate = DataCollatorWithPadding(module.tokenizer)
-    found = []
+    found = {}
+    order = sorted(range(len(rows)), key=lambda index: len(rows[index]))  # sentences of like length need little padding
     with switched(module, module.attention):
         for start in tqdm(range(0, len(rows), batch_size), desc="states of words", leave=False, disable=None):
-            features = collate([{"input_ids": ids} for ids in rows[start : start + batch_size]]).to(model.device)
-            batch = module(dict(features))["token_embeddings"].float().cpu()
-            for states, mask in zip(batch, features["attention_mask"].bool().cpu(), strict=True):
+            batch = order[start : start + batch_size]
+            features = collate([{"input_ids": rows[index]} for index in batch]).to(model.device)
+            hidden = module(dict(features))["token_embeddings"].float().cpu()
+            for index, states, mask in zip(batch, hidden, features["attention_mask"].bool().cpu(), strict=True):
                 states = states[mask]  # the front token, then those that the places count
                 states = (states[:-1] if shifted else states[1:]).numpy()
-                found.append(np.stack([states[tokens].mean(axis=0) for tokens in places[len(found)]]))
-    return found
+                found[index] = np.stack([states[tokens].mean(axis=0) for tokens in places[index]])
+    return [found[index] for index in range(len(rows))]
 
 
 def word_probe(
@@ -101,7 +103,7 @@ def word_probe(
 
     Raises:
         InvalidValueError: A missing column, a sentence with more words than tags or fewer, nothing to score, a single
-            tag to learn, a setting outside its range, or what :func:`word_states` says.
+            tag to learn, no positive whole number as steps or batch size, or what :func:`word_states` says.
 
     Source: LLM2Vec, section 3.1 and appendix D.1.3, which gives steps, batch size, learning rate and dropout.
     """
@@ -109,7 +111,7 @@ def word_probe(
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InvalidValueError(name, "a whole number from 1", value)
     learnt, scored = _scored_words("train", train), _scored_words("test", test)
-    tags, labels = np.unique(learnt["tag"].to_numpy(str), return_inverse=True)
+    labels, tags = pd.factorize(learnt["tag"], sort=True)
     if len(tags) < 2:
         raise InvalidValueError("train", "words of at least two tags", tags.tolist())
     states = _states_of(model, train, learnt, shifted)
@@ -130,7 +132,7 @@ def word_probe(
     with torch.no_grad():
         predicted = classifier(_states_of(model, test, scored, shifted)).argmax(dim=1)
     scored = scored.reset_index(drop=True)
-    scored["predicted"] = tags[predicted.numpy()]
+    scored["predicted"] = tags.take(predicted.numpy())
     scored["correct"] = (scored["predicted"] == scored["tag"]).astype(float)
     return scored
 
