@@ -9,6 +9,7 @@ from workbook import backbones
 from workbook.errors import InvalidValueError, UnknownNameError
 from workbook.modules import Decoder, Pooling
 from workbook.templates import TEMPLATES, Piece, Template, get_template
+from workbook.tiny import tiny_tokenizer
 
 PLAIN = TEMPLATES["plain"]
 AS_RELEASED = PLAIN.model_copy(update={"mask": "count"})
@@ -154,14 +155,14 @@ def test_pooled_tokens_spell_the_text(name, instruction):
 
 
 def test_an_empty_text_is_one_end_token():
-    tokenizer = backbones.tiny_tokenizer()
+    tokenizer = tiny_tokenizer()
     ids, pooled = PLAIN.encode(tokenizer, [""], None, 8)[0]
     assert ids == [tokenizer.bos_token_id, tokenizer.eos_token_id]
     assert pooled == [0, 1]
 
 
 def test_what_does_not_fit_is_cut_from_the_text():
-    tokenizer = backbones.tiny_tokenizer()
+    tokenizer = tiny_tokenizer()
     ids, pooled = TEMPLATES["eos"].encode(tokenizer, ["abcdefgh"], "Do:", 9)[0]
     assert tokenizer.decode(ids) == "<s>Do: abc</s>"
     assert pooled == [0, 0, 0, 0, 0, 1, 1, 1, 1]
@@ -169,11 +170,11 @@ def test_what_does_not_fit_is_cut_from_the_text():
 
 def test_an_instruction_without_room_for_text_is_refused():
     with pytest.raises(InvalidValueError, match=r"at least one of the text, got 5\. Shorten the instruction"):
-        TEMPLATES["eos"].encode(backbones.tiny_tokenizer(), ["abc"], "Do:", 5)
+        TEMPLATES["eos"].encode(tiny_tokenizer(), ["abc"], "Do:", 5)
 
 
 def test_bos_is_written_only_where_the_tokenizer_adds_one():
-    with_bos = backbones.tiny_tokenizer()
+    with_bos = tiny_tokenizer()
     without = AutoTokenizer.from_pretrained(Fixture("echo/tiny").folder / "../../_shared/tiny_plain_tokenizer")
     assert PLAIN.encode(with_bos, ["a"], None, 8)[0].input_ids[0] == with_bos.bos_token_id
     assert without.bos_token_id not in PLAIN.encode(without, ["a"], None, 8)[0].input_ids
@@ -186,7 +187,7 @@ def test_unknown_template():
 
 @pytest.mark.parametrize("name", list(TEMPLATES))
 def test_a_tokenizer_without_bos_writes_none(name):
-    tokenizer = copy.deepcopy(backbones.tiny_tokenizer())
+    tokenizer = copy.deepcopy(tiny_tokenizer())
     tokenizer.bos_token = None
     [encoded] = TEMPLATES[name].encode(tokenizer, ["hi"], "Find it", 64)
     assert "None" not in tokenizer.decode(encoded.input_ids)

