@@ -48,3 +48,7 @@ class OutputError(WorkbookError, OSError):
 
 class AttentionError(WorkbookError, RuntimeError):
     """The attention that was measured is not the attention that was asked for."""
+
+
+class TrainingError(WorkbookError, RuntimeError):
+    """A training that can't go on, such as one whose loss is no longer a number."""

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import platformdirs
@@ -72,13 +72,14 @@ CHECKSUMS = "checksums.json"
 _GUARDED = ("*.safetensors", "config.json", "decoder_config.json", "tokenizer.json", "tokenizer_config.json")
 
 
-def write_checksums(folder: Path) -> None:
-    """Write ``checksums.json``: the sha256 of the weights, configuration and tokenizer in a folder, by file name.
+def write_checksums(folder: Path, patterns: Iterable[str] = _GUARDED) -> None:
+    """Write ``checksums.json``: the sha256 of a folder's files, by name; of a model, weights, configuration, tokenizer.
 
     Folders inside it belong to other modules, which may be written later: they are left out.
     """
-    sums = {file.name: sha256(file) for pattern in _GUARDED for file in sorted(folder.glob(pattern))}
-    (folder / CHECKSUMS).write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
+    sums = {file.name: sha256(file) for pattern in patterns for file in sorted(folder.glob(pattern))}
+    with atomic_file(folder / CHECKSUMS) as temporary:
+        temporary.write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
 
 
 def verify_checksums(folder: Path, way_out: str) -> None:

@@ -119,15 +119,20 @@ class Decoder(InputModule):
                 raise InvalidValueError("texts", "strings", text, "Drop it, or turn it into text first.")
         return self._template.encode(self.tokenizer, texts, instruction, self.max_length)
 
-    def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any) -> dict[str, torch.Tensor]:
+    def preprocess(
+        self, inputs: Sequence[str | Sequence[int]], prompt: str | None = None, **kwargs: Any
+    ) -> dict[str, torch.Tensor]:
         """Tokenize texts into ``input_ids``, ``attention_mask`` and ``pooling_mask``, int64 (batch, tokens).
 
         Args:
-            inputs: Strings.
+            inputs: Strings; or rows of token ids, such as chunks of running text, which no template lays out.
             prompt: The bare task instruction, without any "Instruct:" around it: the template lays it out.
             **kwargs: Ignored (sentence-transformers passes the task).
         """
-        rows = self.encode_texts(inputs, prompt)
+        if inputs and not isinstance(inputs[0], str) and isinstance(inputs[0], Sequence):
+            rows = [Encoded(list(ids), [1] * len(ids)) for ids in inputs]
+        else:
+            rows = self.encode_texts(inputs, prompt)
         width = max((len(row.input_ids) for row in rows), default=0)
         left = self.tokenizer.padding_side == "left"
         ids = torch.full((len(rows), width), self.tokenizer.pad_token_id)

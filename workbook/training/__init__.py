@@ -1,1 +1,18 @@
-"""Training: data, and the stages of a recipe."""
+"""Training: recipes as data, one engine for all stages, resumed and cached by content."""
+
+from .recipe import Adapter, Recipe, Stage
+
+__all__ = ["Adapter", "Recipe", "Stage", "Trained", "Watch", "train", "train_into"]
+
+
+def __getattr__(name: str) -> object:
+    # The engine imports torch and the trainer, which takes seconds; a recipe is only data and needs neither.
+    if name in ("Trained", "Watch", "train"):
+        from . import run
+
+        return getattr(run, name)
+    if name == "train_into":
+        from .folder import train_into
+
+        return train_into
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,105 @@
+"""What a training does, as data: a recipe is a list of stages, a stage is an objective, a dataset and a budget."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from ..errors import UnknownNameError
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+
+
+class Adapter(BaseModel):
+    """Low-rank adapters on the decoder's linear layers; they are merged into its weights when a stage ends.
+
+    Attributes:
+        rank: Rank of the update.
+        alpha: The update is scaled by alpha / rank.
+        dropout: Dropout before the adapters; dear on a CPU.
+        targets: Names of the linear layers that get one.
+
+    Source: Hu et al. 2022; rank 16 and alpha 32 throughout LLM2Vec (appendices D.1 and G.2).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rank: PositiveInt = 16
+    alpha: PositiveFloat = 32
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
+
+
+class Stage(BaseModel):
+    """One stage of a training.
+
+    Attributes:
+        name: Of the stage; unique in its recipe.
+        objective: A name from ``workbook.objectives.OBJECTIVES``.
+        options: Arguments of the objective, such as ``{"temperature": 0.05}``.
+        data: A source of training data, or a file; see ``workbook.training.data.load``.
+        limit: Rows of it that are used; all of them if not given.
+        steps: Updates of the weights.
+        batch_size: Rows an update, over all devices and accumulated micro-batches.
+        accumulation: Micro-batches that a batch is split into. It makes contrastive batches smaller, because a
+            micro-batch is contrasted with itself alone: those are split by the objective's ``mini_batch_size``
+            (GradCache) instead.
+        max_length: Longest input in tokens.
+        learning_rate: Its highest value.
+        warmup_steps: Steps in which it rises linearly from 0.
+        decay_steps: Steps after which its linear decay would reach 0; ``steps`` if not given.
+        weight_decay: Of AdamW.
+        max_grad_norm: Longer gradients are cut to this norm.
+        adapter: Low-rank adapters in the decoder; None trains all its parameters. Modules after the decoder are
+            always trained whole.
+        gradient_checkpointing: Keep no activations of the decoder's layers, compute them again: memory for time.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Name
+    objective: str
+    options: dict[str, Any] = {}
+    data: str = "docs"
+    limit: PositiveInt | None = None
+    steps: PositiveInt
+    batch_size: PositiveInt
+    accumulation: PositiveInt = 1
+    max_length: PositiveInt
+    learning_rate: PositiveFloat
+    warmup_steps: NonNegativeInt = 0
+    decay_steps: PositiveInt | None = None
+    weight_decay: NonNegativeFloat = 0.0
+    max_grad_norm: PositiveFloat = 1.0
+    adapter: Adapter | None = Adapter()
+    gradient_checkpointing: bool = False
+
+
+class Recipe(BaseModel):
+    """The stages of a method, in their order; none for a method that is not trained.
+
+    Attributes:
+        stages: The stages; their names differ.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    stages: tuple[Stage, ...] = ()
+
+    def fingerprint(self) -> str:
+        """Hex sha256 over the content: equal for equal recipes, on every machine."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+
+    def only(self, *names: str) -> Recipe:
+        """The recipe of some of the stages, in the recipe's order.
+
+        Raises:
+            UnknownNameError: No such stage.
+        """
+        known = [stage.name for stage in self.stages]
+        for name in names:
+            if name not in known:
+                raise UnknownNameError("stage", name, known)
+        return Recipe(stages=tuple(stage for stage in self.stages if stage.name in names))

@@ -1,0 +1,213 @@
+"""The trainer of one stage: sentence-transformers' own, with checkpoints that hold what trains and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformerTrainer
+from transformers import TrainerCallback
+
+from ..errors import DamagedFileError, TrainingError
+from ..files import CHECKSUMS, verify_checksums, write_checksums, writing
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+    from torch import nn
+
+WEIGHTS = "trained.safetensors"
+
+
+class StageTrainer(SentenceTransformerTrainer):
+    """Trains one stage, exactly resumable.
+
+    What trains is kept in float32; where the decoder's own weights are in half precision, the forward pass runs under
+    autocast. A checkpoint holds the parameters that train, the optimizer, the schedule, the random states and the log,
+    with a checksum of each file, and counts only when all of them are there.
+
+    Args:
+        dtype: The decoder's dtype.
+        decay_steps: Steps after which the learning rate's linear decay would reach 0.
+        **options: As for SentenceTransformerTrainer.
+    """
+
+    def __init__(self, *, dtype: torch.dtype, decay_steps: int, **options: Any):
+        super().__init__(**options)
+        self._dtype = dtype
+        self._decay_steps = decay_steps
+        self.tokens = self.seconds_before = 0
+        self.began = time.perf_counter()
+        self.add_callback(_Guard(self))
+
+    def trainable(self) -> dict[str, torch.nn.Parameter]:
+        """The parameters that train, of the model and of the objective, by name."""
+        return trainable(self.model, self.loss)
+
+    def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
+        """Leave the model card as it is: a stage is not the whole model, and its examples would cost seconds."""
+
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
+        """The linear schedule, sized for ``decay_steps``, which may be more than are trained."""
+        return super().create_scheduler(self._decay_steps, optimizer)
+
+    def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> contextlib.AbstractContextManager:
+        """Autocast by the decoder's dtype. accelerate's would wrap the model and leave it wrapped."""
+        if self._dtype is torch.float32:
+            return contextlib.nullcontext()
+        return torch.autocast(self.args.device.type, self._dtype, cache_enabled=bool(cache_enabled))
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
+        """One micro-batch forward and backward.
+
+        Raises:
+            TrainingError: The loss is not a finite number.
+        """
+        self.tokens += sum(int(value.sum()) for key, value in inputs.items() if key.endswith("_attention_mask"))
+        loss = super().training_step(model, inputs, *args, **kwargs)
+        if not torch.isfinite(loss):
+            raise self.not_finite(f"a loss of {loss.item()}")
+        return loss
+
+    def not_finite(self, what: str) -> TrainingError:
+        """The error that ends a training which has left the numbers."""
+        kept = last_checkpoint(Path(self.args.output_dir))
+        last = next((entry["loss"] for entry in reversed(self.state.log_history) if "loss" in entry), float("nan"))
+        return TrainingError(
+            f"Expected finite numbers, got {what} at step {self.state.global_step + 1}, after a loss of "
+            f"{last:.4g} at the step before. "
+            f"{f'The last good checkpoint is kept: {kept}.' if kept else 'No checkpoint was written yet.'} "
+            "Lower the learning rate, warm up longer, or raise the temperature."
+        )
+
+    def so_far(self) -> dict[str, float]:
+        """Tokens read and seconds trained in this stage, over all its sessions."""
+        return {"tokens": self.tokens, "seconds": self.seconds_before + time.perf_counter() - self.began}
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Add the tokens and seconds so far to every entry of the log."""
+        super().log(logs | self.so_far(), *args, **kwargs)
+
+    def train(self, checkpoint: Path | None) -> Any:
+        """Train, from a checkpoint or from the start."""
+        self.began = time.perf_counter()
+        with writing(Path(self.args.output_dir)):
+            return super().train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        save_weights(self.trainable(), Path(output_dir or self.args.output_dir))
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        if self.args.should_save:
+            folder = Path(self.args.output_dir, f"checkpoint-{self.state.global_step}")
+            write_checksums(folder, ("*.safetensors", "*.pt", "*.pth", "trainer_state.json"))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        load_weights(self.trainable(), Path(resume_from_checkpoint))
+
+
+class Every(TrainerCallback):
+    """Measures the model every some steps, before the first and after the last; the numbers join the log.
+
+    Args:
+        trainer: Whose model is measured.
+        steps: Every how many.
+        measure: From the model to numbers by name. Random states are left as they were.
+    """
+
+    def __init__(self, trainer: StageTrainer, steps: int, measure: Callable[[SentenceTransformer], dict[str, float]]):
+        self.trainer, self.steps, self.measure = trainer, steps, measure
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Measure before the first step; a resumed training has that in its log."""
+        if state.global_step == 0:
+            self._measure()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Measure if it is time."""
+        if state.global_step % self.steps == 0 or state.global_step == state.max_steps:
+            self._measure()
+
+    def _measure(self) -> None:
+        trainer = self.trainer
+        devices = [trainer.args.device] if trainer.args.device.type == "cuda" else []
+        so_far, began = trainer.so_far(), time.perf_counter()
+        with torch.random.fork_rng(devices=devices), torch.no_grad():
+            trainer.model.eval()
+            measured = {f"measured/{name}": float(value) for name, value in self.measure(trainer.model).items()}
+        trainer.began += time.perf_counter() - began  # the seconds of training are counted alone
+        # Straight into the log: trainer.log would tell the trainer that this step's loss has been logged.
+        trainer.state.log_history.append({"step": trainer.state.global_step, **so_far, **measured})
+
+
+class _Guard(TrainerCallback):
+    """Goes on counting where a checkpoint stopped; stops before an update that would spoil the weights."""
+
+    def __init__(self, trainer: StageTrainer):
+        self.trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.log_history:
+            last = state.log_history[-1]
+            self.trainer.tokens, self.trainer.seconds_before = last["tokens"], last["seconds"]
+
+    def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        gradients = [p.grad for p in self.trainer.trainable().values() if p.grad is not None]
+        if gradients and not torch.isfinite(torch.nn.utils.get_total_norm(gradients)):
+            raise self.trainer.not_finite("gradients that are not")
+
+
+def trainable(model: nn.Module, loss: nn.Module) -> dict[str, torch.nn.Parameter]:
+    """The parameters that train, of the model and then of the objective alone, by name."""
+    own = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    known = {id(p) for p in model.parameters()}
+    extra = {f"objective.{n}": p for n, p in loss.named_parameters() if p.requires_grad and id(p) not in known}
+    return own | extra
+
+
+def save_weights(parameters: dict[str, torch.Tensor], folder: Path) -> None:
+    """Write parameters as safetensors, on the CPU and in their own dtype."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({name: p.detach().cpu().contiguous() for name, p in parameters.items()}, folder / WEIGHTS)
+
+
+def load_weights(parameters: dict[str, torch.Tensor], folder: Path) -> None:
+    """Copy saved values into parameters of the same names.
+
+    Raises:
+        DamagedFileError: The names or shapes differ.
+    """
+    saved = load_file(folder / WEIGHTS)
+    if {n: v.shape for n, v in saved.items()} != {n: p.shape for n, p in parameters.items()}:
+        raise DamagedFileError(
+            f"{folder / WEIGHTS}: expected the {len(parameters)} tensors that this stage trains, got {len(saved)} of "
+            "other names or shapes. Delete the folder to train the stage again."
+        )
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(saved[name])
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """The newest checkpoint that is whole; one that was cut off while it was written is removed.
+
+    A file that changed since it was written is said, its checkpoint is not used, and the one before it counts.
+    """
+    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.partition("-")[2]), reverse=True)
+    for checkpoint in found:
+        if not (checkpoint / CHECKSUMS).is_file():
+            shutil.rmtree(checkpoint)
+            continue
+        try:
+            verify_checksums(checkpoint, "It is not used; training goes on from an earlier one, or from the start.")
+            return checkpoint
+        except DamagedFileError as error:
+            warnings.warn(str(error), stacklevel=2)
+    return None
