@@ -1,21 +1,43 @@
-"""Methods by name, and the one function that builds any of them."""
+"""Methods by name: the one function that builds any of them, and how each is trained."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import UnknownNameError
+from ..training.recipe import Recipe
+from . import llm2vec
 from .chain import Chain
+from .stages import contrastive
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-METHODS: dict[str, Chain] = {
-    "mean": Chain(pooling="mean"),
-    "weighted-mean": Chain(pooling="weighted_mean"),
+
+class Method(NamedTuple):
+    """A method: the chain of modules, and how it is trained.
+
+    Attributes:
+        chain: Attention, template and pooling.
+        recipe: From the names of a scale and of a backbone to the stages.
+    """
+
+    chain: Chain
+    recipe: Callable[[str, str], Recipe]
+
+
+def _supervised(scale: str, backbone: str) -> Recipe:
+    return Recipe(stages=(contrastive(scale),))
+
+
+METHODS: dict[str, Method] = {
+    "mean": Method(Chain(pooling="mean"), _supervised),
+    "weighted-mean": Method(Chain(pooling="weighted_mean"), _supervised),
     # The vector of an end-of-text token, as in LLM2Vec's EOS pooling.
-    "last-token": Chain(pooling="last_token", template="eos"),
-    "echo": Chain(pooling="mean", template="echo"),
+    "last-token": Method(Chain(pooling="last_token", template="eos"), _supervised),
+    "echo": Method(Chain(pooling="mean", template="echo"), _supervised),
+    "llm2vec": Method(llm2vec.CHAIN, llm2vec.recipe),
 }
 
 
@@ -45,6 +67,28 @@ def build(method: str, backbone: str | SentenceTransformer = "smollm2-135m", **o
         >>> model.encode(["one text", "another"]).shape
         (2, 32)
     """
+    return get(method).chain.build(backbone, **options)
+
+
+def recipe(method: str, scale: str, backbone: str = "smollm2-135m") -> Recipe:
+    """How a method is trained at a scale: its stages, for ``workbook.training.train``.
+
+    Raises:
+        UnknownNameError, ModelNotFoundError: No such method, scale or backbone.
+
+    Example:
+        >>> [stage.name for stage in recipe("llm2vec", "quick", "tiny-llama").stages]
+        ['mntp', 'simcse', 'contrastive']
+    """
+    return get(method).recipe(scale, backbone)
+
+
+def get(method: str) -> Method:
+    """The method of that name.
+
+    Raises:
+        UnknownNameError: No such method; the message lists them.
+    """
     if not isinstance(method, str) or method not in METHODS:
         raise UnknownNameError("method", method, METHODS)
-    return METHODS[method].build(backbone, **options)
+    return METHODS[method]

@@ -1,0 +1,78 @@
+"""LLM2Vec: switch the mask off, learn to use what stands to the right (MNTP), then to tell texts apart (SimCSE)."""
+
+from __future__ import annotations
+
+from .. import backbones
+from ..scale import get_scale
+from ..training.recipe import Recipe, Stage
+from .chain import Chain
+from .stages import ALL_LINEAR, contrastive
+
+CHAIN = Chain(pooling="mean", attention="bidirectional")
+
+MNTP = {
+    "quick": {"steps": 6, "batch_size": 8, "max_length": 32, "learning_rate": 1e-3, "warmup_steps": 1},
+    "cpu": {"steps": 100, "batch_size": 16, "max_length": 64, "learning_rate": 1e-3, "warmup_steps": 10},
+    "gpu": {"steps": 1000, "batch_size": 32, "max_length": 128, "learning_rate": 5e-4, "warmup_steps": 50},
+    # The decay is sized for three epochs: some 228,000 chunks with the tokenizer of Llama. 1000 steps are trained.
+    "paper": {
+        "data": "wikitext",
+        "steps": 1000,
+        "batch_size": 32,
+        "max_length": 512,
+        "learning_rate": 5e-5,
+        "decay_steps": 21_400,
+        "adapter": ALL_LINEAR,
+        "gradient_checkpointing": True,
+    },
+}
+"""Sizes of the MNTP stage by scale; those of ``paper`` are of section 2.2, appendix D.1.1 and the released code."""
+
+SIMCSE = {
+    "quick": {"steps": 4, "batch_size": 8, "max_length": 32, "learning_rate": 1e-4, "warmup_steps": 1},
+    "cpu": {"steps": 40, "batch_size": 32, "max_length": 32, "learning_rate": 1e-4, "warmup_steps": 4},
+    "gpu": {"steps": 500, "batch_size": 128, "max_length": 64, "learning_rate": 5e-5, "warmup_steps": 50},
+    "paper": {
+        "data": "wiki1m",
+        "steps": 1000,
+        "batch_size": 128,
+        "max_length": 128,
+        "learning_rate": 3e-5,
+        "adapter": ALL_LINEAR,
+        "gradient_checkpointing": True,
+    },
+}
+"""Sizes of the SimCSE stage by scale; those of ``paper`` are of section 2.2, appendix D.1.2 and the released code."""
+
+MASKING = {"mistral": {"rate": 0.8, "style": "roberta"}}
+"""Masking by architecture, where it is not :data:`USUAL_MASKING`."""
+
+USUAL_MASKING = {"rate": 0.2, "style": "bert"}
+_SMALL = (2048, 32)  # up to the width of S-LLaMA-1.3B the paper takes this smaller SimCSE batch
+
+
+def recipe(scale: str, backbone: str) -> Recipe:
+    """MNTP, SimCSE, supervised contrastive training.
+
+    Args:
+        scale: Name of the scale.
+        backbone: Name of the backbone: the paper masks otherwise for Mistral, and takes a smaller batch of SimCSE for
+            small models.
+
+    Raises:
+        UnknownNameError, ModelNotFoundError: No such scale or backbone.
+
+    Source: LLM2Vec, section 2.2; appendices D.1.1 (masking), D.1.2 (dropout 0.3, batch 32 or 128) and G.2. Left to
+    choose was the masking of backbones that the paper has not: they get that of its Llamas.
+    """
+    name, config = get_scale(scale).name, backbones.load_config(backbone)
+    simcse = dict(SIMCSE[name])
+    if config.hidden_size <= _SMALL[0]:
+        simcse["batch_size"] = min(simcse["batch_size"], _SMALL[1])
+    return Recipe(
+        stages=(
+            Stage(name="mntp", objective="mntp", options=MASKING.get(config.model_type, USUAL_MASKING), **MNTP[name]),
+            Stage(name="simcse", objective="simcse", options={"dropout": 0.3, "temperature": 0.05}, **simcse),
+            contrastive(scale),
+        )
+    )

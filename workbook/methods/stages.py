@@ -1,0 +1,51 @@
+"""Stages that methods share, at each scale."""
+
+from __future__ import annotations
+
+from ..scale import get_scale
+from ..training.recipe import Adapter, Stage
+
+ALL_LINEAR = Adapter(
+    rank=16,
+    alpha=32,
+    dropout=0.05,
+    targets=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+)
+"""The adapters of the papers: on every linear layer, with a little dropout."""
+
+CONTRASTIVE = {
+    "quick": {"steps": 4, "batch_size": 8, "max_length": 48, "learning_rate": 3e-4, "warmup_steps": 1},
+    "cpu": {"steps": 60, "batch_size": 16, "max_length": 64, "learning_rate": 3e-4, "warmup_steps": 6},
+    "gpu": {"steps": 300, "batch_size": 128, "max_length": 256, "learning_rate": 3e-4, "warmup_steps": 30},
+    "paper": {
+        "data": "e5",
+        "steps": 1000,
+        "batch_size": 512,
+        "max_length": 512,
+        "learning_rate": 2e-4,
+        "warmup_steps": 300,
+        "adapter": ALL_LINEAR,
+        "gradient_checkpointing": True,
+    },
+}
+"""Sizes of the supervised stage by scale; those of ``paper`` are LLM2Vec's, appendix G.2."""
+
+_OBJECTIVE = {
+    "quick": {"temperature": 0.02},
+    "cpu": {"temperature": 0.02},
+    "gpu": {"temperature": 0.02, "mini_batch_size": 32},
+    # The paper's batch lies on eight GPUs; GradCache fits it on any number, negatives of all devices included.
+    "paper": {"temperature": 0.02, "mini_batch_size": 16, "gather_across_devices": True},
+}
+
+
+def contrastive(scale: str) -> Stage:
+    """The supervised stage: InfoNCE over in-batch and hard negatives, instructions on the queries.
+
+    Raises:
+        UnknownNameError: No such scale.
+
+    Source: LLM2Vec, section 5.1 and appendix G.2; the temperature is that of the released code.
+    """
+    name = get_scale(scale).name
+    return Stage(name="contrastive", objective="contrastive", options=_OBJECTIVE[name], **CONTRASTIVE[name])
