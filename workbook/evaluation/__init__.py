@@ -1,6 +1,6 @@
 """Evaluation through mteb: offline tasks of every type, the papers' suites, intervals, paired comparisons."""
 
-from .run import compare, evaluate
+from .run import average, compare, evaluate
 from .suites import SUITES, tasks
 
-__all__ = ["SUITES", "compare", "evaluate", "tasks"]
+__all__ = ["SUITES", "average", "compare", "evaluate", "tasks"]

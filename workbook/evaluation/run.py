@@ -145,7 +145,7 @@ def compare(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     shared = [task for task in first["task"] if task in set(second["task"])]
     if not shared:
         raise InvalidValueError("second", f"a frame with one of the tasks {list(first['task'])}", list(second["task"]))
-    rows, together = [], {}
+    rows, differences = [], []
     for _, row in first[first["task"].isin(shared)].iterrows():
         one, other = (frame.attrs["outcomes"][row["task"]] for frame in (first, second))
         settings = [(o.digest, o.items, o.seed, o.resamples) for o in (one, other)]
@@ -154,20 +154,49 @@ def compare(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
             raise InvalidValueError(f"second, task {row['task']}", expected, settings[1])
         known = one.reproduces_score() and other.reproduces_score()
         resampled = one.resampled() - other.resampled() if known else np.full(2, np.nan)
+        differences.append((one.units, resampled))
         difference, half = 100 * (one.score - other.score), 100 * margin(resampled)
-        # Tasks over the same queries draw the same resamples: summed one by one, they keep what they share.
-        # Tasks over different ones share nothing, whatever their resamples happen to have in common.
-        key = one.units, len(resampled)
-        together[key] = together.get(key, 0) + 100 * resampled
         rows.append(
             [row["task"], row["type"], row["metric"], difference, difference - half, difference + half, one.items]
         )
-    average = float(np.mean([row[3] for row in rows]))
-    # The tasks are taken as they are, not as a sample of tasks: only their items vary.
-    half = float(norm.ppf(0.975) * np.linalg.norm([standard_error(sums) for sums in together.values()]) / len(rows))
-    items = sum(row[-1] for row in rows)
-    rows.append(["average", "", "", average, average - half, average + half, items])
+    mean, half = float(np.mean([row[3] for row in rows])), _margin_of_mean(differences)
+    rows.append(["average", "", "", mean, mean - half, mean + half, sum(row[-1] for row in rows)])
     return pd.DataFrame(rows, columns=["task", "type", "metric", "difference", "low", "high", "items"])
+
+
+def average(scores: pd.DataFrame) -> pd.DataFrame:
+    """The mean over the tasks of one model, with its 95 % interval.
+
+    Args:
+        scores: A frame from :func:`evaluate`.
+
+    Returns:
+        One row with the columns of ``scores``, its task called ``average``.
+
+    Raises:
+        InvalidValueError: A frame without items.
+    """
+    if not isinstance(scores, pd.DataFrame) or "outcomes" not in scores.attrs:
+        raise InvalidValueError("scores", "a frame as evaluate gave it", type(scores), "Average before pd.concat.")
+    found = [scores.attrs["outcomes"][task] for task in scores["task"]]
+    parts = [(o.units, o.resampled() if o.reproduces_score() else np.full(2, np.nan)) for o in found]
+    mean, half = float(scores["score"].mean()), _margin_of_mean(parts)
+    row = scores.iloc[:1].assign(task="average", type="", metric="", score=mean, low=mean - half, high=mean + half)
+    return row.assign(items=scores["items"].sum(), seconds=scores["seconds"].sum())
+
+
+def _margin_of_mean(parts: list[tuple[str, np.ndarray]]) -> float:
+    """Half the width, in points, of the 95 % interval of the mean over tasks, from their units and resampled scores.
+
+    Tasks over the same queries draw the same resamples: summed one by one, they keep what they share. Tasks over
+    different ones share nothing, whatever their resamples happen to have in common. The tasks are taken as they are,
+    not as a sample of tasks: only their items vary.
+    """
+    together: dict[tuple[str, int], np.ndarray] = {}
+    for units_of_task, resampled in parts:
+        key = units_of_task, len(resampled)
+        together[key] = together.get(key, 0) + 100 * resampled
+    return float(norm.ppf(0.975) * np.linalg.norm([standard_error(sums) for sums in together.values()]) / len(parts))
 
 
 def _instructions(name: str) -> pd.DataFrame:
