@@ -1,4 +1,4 @@
-"""The command line: run, evaluate, doctor. Nothing heavy is imported before a command needs it."""
+"""The command line: run, train, record, evaluate, doctor. Nothing heavy is imported before a command needs it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from .errors import DamagedFileError, ModelNotFoundError, WorkbookError
+from .errors import DamagedFileError, InvalidValueError, ModelNotFoundError, WorkbookError
 from .files import ROOT, atomic_file
 from .scale import SCALES, get_scale
 
@@ -87,6 +87,68 @@ def run(
 
 
 @app.command()
+def train(
+    method: Annotated[str, typer.Argument(metavar="METHOD", help="Name of a method, such as llm2vec.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the model; created, never overwritten.")],
+    scale: ScaleOption = "cpu",
+    backbone: Annotated[str, typer.Option(help="Carried model, folder or Hub id.")] = "smollm2-135m",
+    seed: Annotated[int, typer.Option(min=0, help="Of data order, masks, dropout and adapters.")] = 0,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STAGE=FILE", help="Own data for a stage (.jsonl, .csv, .txt); may be repeated."),
+    ] = None,
+    stages: Annotated[
+        str | None, typer.Option(help="Only these stages, such as mntp,simcse; all of the recipe if not given.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the training that OUTPUT holds.")] = False,
+) -> None:
+    """Train a method by its recipe and write a model that plain sentence-transformers loads.
+
+    A training that was killed goes on from its last checkpoint with --resume and ends with the same weights.
+    """
+    from . import methods, training
+
+    recipe = methods.recipe(method, scale, backbone)
+    trained = training.train_into(
+        output,
+        methods.build(method, backbone),
+        recipe.only(*stages.split(",")) if stages else recipe,
+        plan={"method": method, "scale": scale, "backbone": backbone},
+        seed=seed,
+        data=dict(_assigned(entry) for entry in data or []),
+        resume=resume,
+    )
+    for stage, rows in trained.history.groupby("stage", sort=False):
+        last = rows.iloc[-1]
+        print(f"{stage}: {last.step:.0f} steps, {last.tokens:.0f} tokens, {last.seconds:.0f} s, loss {last.loss:.3f}")
+    print(f"Model: {output}")
+
+
+@app.command()
+def record(
+    notebooks: Annotated[
+        list[str], typer.Argument(metavar="NN...", help="Numbers of notebooks, or names of experiments.")
+    ],
+    scale: ScaleOption = "cpu",
+    backbone: Annotated[str, typer.Option(help="Carried model, folder or Hub id.")] = "smollm2-135m",
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, counted from 0.")] = 3,
+) -> None:
+    """Record the experiments of notebooks into data/runs, cell by cell; what is there and current is kept.
+
+    Stopped, it goes on where it was. Started several times at once, the processes share the work.
+    """
+    from . import experiments
+
+    get_scale(scale)
+    chosen = [experiments.Record(experiment, scale, backbone) for experiment in experiments.find(notebooks)]
+    for seed in range(seeds):  # a whole table of one seed is worth more than three seeds of half a table
+        for one in chosen:
+            one.fill(range(seed + 1))
+    for one in chosen:
+        print(one.provenance())
+
+
+@app.command()
 def evaluate(
     model: Annotated[Path, typer.Argument(metavar="MODEL_DIR", help="Folder of a saved model.")],
     suite: Annotated[str, typer.Option(help="Suite of tasks, or any mteb task.")] = "docs",
@@ -138,6 +200,13 @@ def doctor() -> None:
     ready = all(finding.well is not False for finding in findings)
     print("The notebooks can run." if ready else "The notebooks can't run: see what is MISSING above.")
     raise typer.Exit(0 if ready else 1)
+
+
+def _assigned(entry: str) -> tuple[str, str]:
+    stage, equals, file = entry.partition("=")
+    if not (stage and equals and file):
+        raise InvalidValueError("--data", "STAGE=FILE, such as contrastive=pairs.jsonl", entry)
+    return stage, file
 
 
 @contextlib.contextmanager

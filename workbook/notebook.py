@@ -33,9 +33,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 from pydantic import Field, Strict, TypeAdapter, ValidationError
 
-from . import __version__, backbones, claims, figures, results
+from . import __version__, backbones, claims, experiments, figures, results
 from .errors import InvalidValueError, UnknownNameError
-from .files import ROOT, atomic_file
+from .files import ROOT, atomic_file, cache_path
 from .scale import Scale, get_scale
 
 PACKAGES = ("torch", "transformers", "sentence-transformers", "mteb", "peft", "numpy", "scikit-learn", "matplotlib")
@@ -158,6 +158,37 @@ class Run:
         figures.save(fig, results.figure_name(self.notebook, name), data, self.output_dir / "figures")
         if get_ipython() is not None:
             display(fig)
+
+    def experiment(self, name: str, recorded: str = "cpu") -> pd.DataFrame:
+        """The rows of an experiment: as recorded, and with ``rerun`` this run's own beside them.
+
+        What is computed live is kept in the cache, cell by cell: a run that was stopped goes on where it was.
+
+        Args:
+            name: A name from ``workbook.experiments.EXPERIMENTS``.
+            recorded: Scale of the record.
+
+        Returns:
+            Tidy rows; ``source`` is ``recorded`` or ``this run``.
+
+        Raises:
+            UnknownNameError: No such experiment.
+            MissingDataError: No record of this backbone, and no ``rerun``.
+            DamagedFileError: The record is stale or can't be read.
+        """
+        experiment = experiments.get(name)
+        record = experiments.Record(experiment, recorded, self.backbone)
+        frames = []
+        if record.exists() or not self.rerun:
+            frames.append(record.load().assign(source="recorded"))
+        if self.rerun:
+            live = experiments.Record(experiment, self.scale.name, self.backbone, cache_path("runs"))
+            frames.append(live.fill([self.seed], experiment.live, progress=False).assign(source="this run"))
+        return pd.concat(frames, ignore_index=True)
+
+    def recorded(self, name: str, recorded: str = "cpu") -> str:
+        """One line on where the recorded numbers of an experiment come from, for the text under its table."""
+        return experiments.Record(experiments.get(name), recorded, self.backbone).provenance()
 
     def claim(self, claim_id: str, **measured: Any) -> claims.Verdict:
         """Judge a claim on what this run measured, and record the verdict in ``claims.json``.

@@ -1,0 +1,40 @@
+"""Experiments: grids of variants and seeds, declared as data, recorded cell by cell, computed live on demand."""
+
+from __future__ import annotations
+
+from ..errors import UnknownNameError
+from . import llm2vec
+from .grid import Experiment, Variant
+from .records import RECORDED, Record
+from .summary import accuracy, over_seeds
+
+EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in llm2vec.EXPERIMENTS}
+"""All experiments by name, in the order of their notebooks."""
+
+__all__ = ["EXPERIMENTS", "RECORDED", "Experiment", "Record", "Variant", "accuracy", "find", "get", "over_seeds"]
+
+
+def get(name: str) -> Experiment:
+    """The experiment of that name.
+
+    Raises:
+        UnknownNameError: None has it; the message lists all.
+    """
+    if name not in EXPERIMENTS:
+        raise UnknownNameError("experiment", name, EXPERIMENTS)
+    return EXPERIMENTS[name]
+
+
+def find(names: list[str]) -> list[Experiment]:
+    """The experiments of those notebooks (``02``, ``2``) or names (``02_stages``), in their order.
+
+    Raises:
+        UnknownNameError: No experiment of that name or notebook; the message lists all.
+    """
+    chosen = set()
+    for name in names:
+        matches = {key for key in EXPERIMENTS if name == key or key.partition("_")[0] == name.zfill(2)}
+        if not matches:
+            raise UnknownNameError("experiment", name, EXPERIMENTS)
+        chosen |= matches
+    return [experiment for key, experiment in EXPERIMENTS.items() if key in chosen]

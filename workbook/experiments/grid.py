@@ -1,0 +1,142 @@
+"""What an experiment is: variants of a method, each trained and measured under several seeds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from .. import backbones, methods
+from ..errors import UnknownNameError
+from ..files import folder_sha256
+from ..scale import Scale, get_scale
+from ..training import data as training_data
+from ..training.recipe import Recipe
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from sentence_transformers import SentenceTransformer
+
+    from ..training import Watch
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One row of an ablation: a chain, and the stages it goes through.
+
+    Attributes:
+        name: As tables call it, such as ``Bi + MNTP``.
+        method: A name from ``workbook.METHODS``.
+        stages: Stages of the method's recipe, in its order; none for a model that is not trained.
+        options: Of ``workbook.build``, such as another attention.
+    """
+
+    name: str
+    method: str
+    stages: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def recipe(self, scale: str, backbone: str) -> Recipe:
+        """Its stages at a scale."""
+        return methods.recipe(self.method, scale, backbone).only(*self.stages)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A grid of variants and seeds, and what is measured in each cell.
+
+    Attributes:
+        name: Begins with the number of its notebook, such as ``02_stages``.
+        what: One line.
+        variants: The rows; those that are not trained are measured once, whatever the seeds.
+        sizes: The sizes of evaluation, by scale of the training.
+        measure: From the trained model and the sizes to tidy rows. None for a curve alone.
+        watch: From the sizes to what is measured while the last stage trains.
+        live: The variants that are computed when a notebook reruns the experiment.
+        version: Raised when ``measure`` or ``watch`` changes, so that no older record is taken for the new one.
+    """
+
+    name: str
+    what: str
+    variants: tuple[Variant, ...]
+    sizes: Callable[[str], Scale] = get_scale
+    measure: Callable[[SentenceTransformer, Scale], pd.DataFrame] | None = None
+    watch: Callable[[Scale], Watch] | None = None
+    live: tuple[str, ...] = ()
+    version: int = 1
+
+    def variant(self, name: str) -> Variant:
+        """The variant of that name.
+
+        Raises:
+            UnknownNameError: None has it.
+        """
+        found = {variant.name: variant for variant in self.variants}
+        if name not in found:
+            raise UnknownNameError(f"variant of {self.name}", name, found)
+        return found[name]
+
+    def cells(self, seeds: range | list[int], names: tuple[str, ...] = ()) -> list[tuple[Variant, int]]:
+        """Variants and seeds in the order they are computed: all variants of the first seed first."""
+        chosen = [self.variant(name) for name in names] or list(self.variants)
+        seeds = list(seeds)
+        return [(variant, seed) for seed in seeds for variant in chosen if variant.stages or seed == seeds[0]]
+
+    def run(self, variant: Variant, seed: int, scale: str, backbone: str, progress: bool | None = None) -> pd.DataFrame:
+        """Train and measure one cell.
+
+        Returns:
+            Tidy rows: what ``measure`` gives, or the curve of ``watch``.
+        """
+        from .. import training
+
+        sizes = self.sizes(scale)
+        trained = training.train(
+            methods.build(variant.method, backbone, **variant.options),
+            variant.recipe(scale, backbone),
+            seed=seed,
+            watch=self.watch(sizes) if self.watch else None,
+            progress=progress,
+        )
+        return trained.curve if self.measure is None else self.measure(trained.model, sizes)
+
+    def fingerprint(self, variant: Variant, seed: int, scale: str, backbone: str) -> str:
+        """Hex sha256 of what a cell's numbers depend on, versions and machine aside.
+
+        That is the chain, the stages, the data, the backbone, the sizes of evaluation, the seed, and ``version``.
+        """
+        recipe = variant.recipe(scale, backbone)
+        content = {
+            "version": self.version,
+            "chain": repr(methods.get(variant.method).chain),
+            "options": sorted(variant.options.items()),
+            "recipe": recipe.model_dump(mode="json"),
+            "data": [_data(s.data, s.objective, s.max_length, s.limit, backbone) for s in recipe.stages],
+            "backbone": backbone_sha256(backbone),
+            "sizes": self.sizes(scale).model_dump(mode="json", exclude={"name"}),
+            "watch": repr(self.watch(self.sizes(scale)).every) if self.watch else None,
+            "seed": seed if variant.stages else None,
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def backbone_sha256(name: str) -> str:
+    """Hex sha256 that names a backbone's content: of the carried file, or over the files of its folder."""
+    if name in backbones.CARRIED:
+        return backbones.CARRIED[name].sha256
+    return name if name in backbones.TINY else folder_sha256(backbones.resolve(name), "*.safetensors", "*.json")
+
+
+@lru_cache
+def _data(source: str, objective: str, max_length: int, limit: int | None, backbone: str) -> str:
+    """Fingerprint of a stage's training data; pairs and texts are the same for every length and tokenizer."""
+    return training_data.load(
+        source,
+        objective,
+        tokenizer=backbones.load_tokenizer(backbone),
+        max_length=max_length,
+        limit=limit,
+    ).fingerprint

@@ -1,0 +1,159 @@
+"""The experiments of notebook 02: what each step of LLM2Vec changes, in vectors, in words and inside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from .. import evaluation, methods, probes
+from ..corpora.authored import future_tokens, reviews
+from ..corpora.roles import load_roles
+from ..scale import Scale, get_scale
+from .grid import Experiment, Variant
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from ..training import Watch
+
+CAUSAL = {"attention": "causal"}
+UNI, BI = Variant("Uni", "llm2vec", options=CAUSAL), Variant("Bi", "llm2vec")
+MNTP = Variant("Bi + MNTP", "llm2vec", ("mntp",))
+UNI_SIMCSE, BI_SIMCSE = (
+    Variant("Uni + SimCSE", "llm2vec", ("simcse",), CAUSAL),
+    Variant("Bi + SimCSE", "llm2vec", ("simcse",)),
+)
+FULL = Variant("Bi + MNTP + SimCSE", "llm2vec", ("mntp", "simcse"))
+
+POOLINGS = ("mean", "weighted-mean", "last-token")
+_EVERY = {"quick": 2, "cpu": 10, "gpu": 25, "paper": 25}
+
+
+def smaller(scale: str) -> Scale:
+    """Sizes of evaluation for tables of many models: two thirds of the documents, half their length."""
+    sizes = get_scale(scale)
+    return sizes.model_copy(
+        update={
+            "queries": sizes.queries * 2 // 3,
+            "documents": sizes.documents * 2 // 3,
+            "texts": sizes.texts // 3,
+            "max_length": sizes.max_length // 2,
+        }
+    )
+
+
+def by_pooling(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
+    """Suite docs under each pooling of one decoder.
+
+    Returns:
+        One row per pooling and task, and the task ``average``: pooling, task, type, score, low, high (points), items.
+
+    Source: LLM2Vec, table 5. Every model is trained with its mean; the paper does not say whether its rows are.
+    """
+    frames = []
+    for pooling in POOLINGS:
+        pooled = methods.build(pooling, model, attention=model[0].attention)
+        scores = evaluation.evaluate(pooled, "docs", scale=sizes, progress=False)
+        frame = pd.concat([scores, evaluation.average(scores)], ignore_index=True)
+        frame.insert(0, "pooling", pooling)
+        frames.append(frame[["pooling", "task", "type", "score", "low", "high", "items"]])
+    return pd.concat(frames, ignore_index=True)
+
+
+def words(model: SentenceTransformer, sizes: Scale, *, shifted: bool = False) -> pd.DataFrame:
+    """Roles of names in source code, by a linear classifier on frozen states.
+
+    Returns:
+        One row a sentence of the test split: sentence, words (that were scored), correct.
+
+    Source: LLM2Vec, section 3.1; ``shifted`` for models trained with MNTP, appendix D.1.3.
+    """
+    roles = load_roles()
+    train, test = roles.split("train")[: 6 * sizes.texts], roles.split("test")[: 3 * sizes.texts]
+    scored = probes.word_probe(model, train, test, shifted=shifted)
+    return scored.groupby("sentence")["correct"].agg(words="size", correct="sum").reset_index()
+
+
+def shifted_words(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
+    """:func:`words` read from the states one to the left."""
+    return words(model, sizes, shifted=True)
+
+
+def inside(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
+    """The prefix test, and how alike causal and bidirectional states are.
+
+    Returns:
+        Rows of probe ``prefix`` (place: number of the triple; value: 1 correct, 0 wrong, 0.5 tie) and of probe
+        ``layer`` (place: layer; value: mean cosine over tokens; control: cosine with the next token's state).
+
+    Source: LLM2Vec, sections 4.1 and 4.2.
+    """
+    prefix = probes.prefix_test(model, future_tokens())
+    prefix = pd.DataFrame({"probe": "prefix", "place": range(len(prefix)), "value": prefix["correct"]})
+    texts = reviews()["text"].head(sizes.probe_texts).tolist()
+    layers = probes.layer_cosine(model, texts).groupby("layer")[["cosine", "control"]].mean().reset_index()
+    layers = layers.rename(columns={"layer": "place", "cosine": "value"}).assign(probe="layer")
+    return pd.concat([prefix, layers[["probe", "place", "value", "control"]]], ignore_index=True)
+
+
+def retrieval_and_sts(sizes: Scale) -> Watch:
+    """Two tasks of suite docs while a stage trains: retrieval, and similarity of sentences."""
+    from ..training import Watch
+
+    few = sizes.model_copy(update={"queries": sizes.queries // 2, "documents": sizes.documents // 2, "pairs": 100})
+
+    def measure(model: SentenceTransformer) -> dict[str, float]:
+        tasks = ["DocsRetrieval", "ParaphraseLadder"]
+        scores = evaluation.evaluate(model, tasks, scale=few, instructions="docs", progress=False)
+        return dict(zip(("retrieval", "sts"), scores["score"], strict=True))
+
+    return Watch("retrieval-and-sts-1", _EVERY[sizes.name], measure)
+
+
+STAGES = Experiment(
+    name="02_stages",
+    what="Pooling by stage: suite docs for every step of LLM2Vec under three poolings",
+    variants=(UNI, BI, MNTP, UNI_SIMCSE, BI_SIMCSE, FULL),
+    sizes=smaller,
+    measure=by_pooling,
+    live=("Bi", "Bi + MNTP", "Bi + MNTP + SimCSE"),
+)
+WORDS = Experiment(
+    name="02_words",
+    what="Word-level probe: roles of names, each word read from its own tokens' states",
+    variants=(UNI, BI, BI_SIMCSE),
+    sizes=smaller,
+    measure=words,
+    live=("Uni", "Bi"),
+)
+SHIFTED = Experiment(
+    name="02_words_shifted",
+    what="Word-level probe: roles of names, each word read from the states one token to the left",
+    variants=(MNTP, FULL),
+    sizes=smaller,
+    measure=shifted_words,
+    live=("Bi + MNTP",),
+)
+INSIDE = Experiment(
+    name="02_inside",
+    what="Prefix test and layer cosines before and after each step",
+    variants=(UNI, BI, MNTP, FULL),
+    sizes=smaller,
+    measure=inside,
+    live=("Bi", "Bi + MNTP"),
+)
+EFFICIENCY = Experiment(
+    name="02_efficiency",
+    what="Supervised training from four starts, measured as it goes",
+    variants=(
+        Variant("Uni, weighted mean", "weighted-mean", ("contrastive",)),
+        Variant("Bi", "mean", ("contrastive",), {"attention": "bidirectional"}),
+        Variant("Bi + MNTP", "llm2vec", ("mntp", "contrastive")),
+        Variant("Bi + MNTP + SimCSE", "llm2vec", ("mntp", "simcse", "contrastive")),
+    ),
+    sizes=smaller,
+    watch=retrieval_and_sts,
+    live=("Uni, weighted mean", "Bi + MNTP + SimCSE"),
+)
+EXPERIMENTS = (STAGES, WORDS, SHIFTED, INSIDE, EFFICIENCY)

@@ -1,0 +1,61 @@
+"""From recorded rows to a number with its interval: items vary, and so do seeds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from scipy.stats import norm, t
+
+from ..errors import InvalidValueError
+
+
+def over_seeds(rows: pd.DataFrame, by: list[str], value: str = "score") -> pd.DataFrame:
+    """The mean over seeds, with a 95 % interval for what other items and other seeds would have given.
+
+    The half widths of the two add up in squares: that of the items, from the columns ``low`` and ``high`` where there
+    are any (the same items under every seed, so it does not shrink with their number), and Student's t over the seeds
+    (nothing for a single seed, which can't tell).
+
+    Args:
+        rows: Tidy rows with the columns of ``by``, ``seed`` and ``value``, one a seed.
+        by: Columns that tell the groups apart.
+        value: Column of the numbers.
+
+    Returns:
+        One row a group, in the order of their first rows: the columns of ``by``, ``value``, low, high, seeds.
+
+    Raises:
+        InvalidValueError: A column that is missing, or a seed that is twice in a group.
+    """
+    if missing := [name for name in [*by, "seed", value] if name not in rows]:
+        raise InvalidValueError("rows", f"the columns {', '.join([*by, 'seed', value])}", list(rows), f"Add {missing}.")
+    if rows.duplicated([*by, "seed"]).any():
+        raise InvalidValueError("by", "columns that leave one row a seed", by, "Name more columns, or choose rows.")
+    found = []
+    for names, group in rows.groupby(by, sort=False, dropna=False):
+        numbers, count = group[value].to_numpy(float), len(group)
+        items = ((group["high"] - group["low"]) / 2).mean() if {"low", "high"} <= set(group) else 0.0
+        seeds = t.ppf(0.975, count - 1) * numbers.std(ddof=1) / np.sqrt(count) if count > 1 else 0.0
+        half = float(np.hypot(items, seeds))
+        found.append([*names, numbers.mean(), numbers.mean() - half, numbers.mean() + half, count])
+    return pd.DataFrame(found, columns=[*by, value, "low", "high", "seeds"])
+
+
+def accuracy(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Accuracy in points with its 95 % interval, from counts by sentence: words of a sentence stand or fall together.
+
+    Args:
+        rows: Columns of ``by``, ``words`` (scored) and ``correct``, one row a sentence.
+        by: Columns that tell the groups apart.
+
+    Returns:
+        One row a group: the columns of ``by``, score, low, high (points).
+    """
+    found = []
+    for names, group in rows.groupby(by, sort=False):
+        share = group["correct"].sum() / group["words"].sum()
+        # A ratio of two sums: its standard error by linearisation, sentences taken as the units.
+        error = np.sqrt(((group["correct"] - share * group["words"]) ** 2).sum()) / group["words"].sum()
+        half = norm.ppf(0.975) * error
+        found.append([*names, 100 * share, 100 * (share - half), 100 * (share + half)])
+    return pd.DataFrame(found, columns=[*by, "score", "low", "high"])
