@@ -65,7 +65,7 @@ class Record:
         except (OSError, ValueError) as error:
             raise DamagedFileError(
                 f"Expected a record in {self.csv} and {self.json.name}, got: {error}. Restore both from the "
-                f"repository, or delete both and record again: python -m workbook record {self._number}."
+                f"repository, or delete both and record again: {self._command}."
             ) from error
 
     def stale(self) -> list[str]:
@@ -125,13 +125,13 @@ class Record:
         frame, manifest = self.read()
         if not manifest:
             raise MissingDataError(
-                f"Expected the record {self.csv}, found none. Make it: python -m workbook record {self._number} "
-                f"--scale {self.scale}."
+                f"Expected the record {self.csv}, found none. Make it ({self._command}), or compute the numbers live: "
+                "rerun = True."
             )
         if stale := self.stale():
             raise DamagedFileError(
                 f"Expected records of today's recipes, got stale ones: {'; '.join(stale)}. Record them again: "
-                f"python -m workbook record {self._number} --scale {self.scale}."
+                f"{self._command}."
             )
         return frame
 
@@ -148,8 +148,9 @@ class Record:
         )
 
     @property
-    def _number(self) -> str:
-        return self.experiment.name.partition("_")[0]
+    def _command(self) -> str:
+        number = self.experiment.name.partition("_")[0]
+        return f"python -m workbook record {number} --scale {self.scale} --backbone {self.backbone}"
 
     def _fingerprint(self, variant: Variant, seed: int) -> str:
         return self.experiment.fingerprint(variant, seed, self.scale, self.backbone)

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from datasets import Dataset
+from safetensors.numpy import load_file, save_file
 
 from ..corpora.public import chunks
 from ..errors import InvalidValueError, UnknownNameError
+from ..files import CHECKSUMS, atomic_folder, cache_path, verify_checksums, write_checksums
 from .sources import INSTRUCTIONS, SOURCES, read
 
 if TYPE_CHECKING:
@@ -96,7 +98,7 @@ def load(
         raise InvalidValueError("limit", "a number of rows, 2 or more, or None for all", limit)
     name, found = read(source, objective)
     if objective == "mntp":
-        parts = [_part(name, Dataset.from_dict({"chunk": list(chunks(found, tokenizer, max_length))}))]
+        parts = [_part(name, Dataset.from_dict({"chunk": list(_chunks(found, tokenizer, max_length))}))]
     elif objective == "simcse":
         parts = [_part(name, Dataset.from_dict({"text": found}))]
     else:
@@ -108,6 +110,19 @@ def load(
         content.update(json.dumps([name, dataset.column_names, prompts[name], len(dataset)]).encode())
         content.update(digests.tobytes())
     return TrainingData({part.name: part.dataset for part in parts}, prompts, content.hexdigest())
+
+
+def _chunks(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int) -> np.ndarray:
+    """:func:`~workbook.corpora.public.chunks`, kept in the cache: tokenizing all of wikitext-103 takes minutes."""
+    content = hashlib.sha256(json.dumps([length, tokenizer.backend_tokenizer.to_str(), texts]).encode()).hexdigest()
+    kept = cache_path("chunks", content[:24])
+    if not (kept / CHECKSUMS).is_file():
+        made = chunks(texts, tokenizer, length)
+        with atomic_folder(kept) as folder:
+            save_file({"chunks": made}, folder / "chunks.safetensors")
+            write_checksums(folder)
+    verify_checksums(kept, f"Delete {kept}; it is made again.")
+    return load_file(kept / "chunks.safetensors")["chunks"]
 
 
 class _Part(NamedTuple):
