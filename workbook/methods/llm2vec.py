@@ -30,7 +30,7 @@ MNTP = {
 
 SIMCSE = {
     "quick": {"steps": 4, "batch_size": 8, "max_length": 32, "learning_rate": 1e-4, "warmup_steps": 1},
-    "cpu": {"steps": 40, "batch_size": 32, "max_length": 32, "learning_rate": 1e-4, "warmup_steps": 4},
+    "cpu": {"steps": 30, "batch_size": 32, "max_length": 32, "learning_rate": 1e-4, "warmup_steps": 3},
     "gpu": {"steps": 500, "batch_size": 128, "max_length": 64, "learning_rate": 5e-5, "warmup_steps": 50},
     "paper": {
         "data": "wiki1m",
