@@ -1,0 +1,78 @@
+"""What the experiments of notebook 02 measure, on a tiny backbone."""
+
+import numpy as np
+import pytest
+
+import workbook
+from workbook import evaluation, probes
+from workbook.corpora.authored import future_tokens
+from workbook.corpora.roles import load_roles
+from workbook.experiments import llm2vec
+from workbook.scale import get_scale
+
+SIZES = get_scale("quick").model_copy(update={"max_length": 200, "queries": 8, "documents": 12, "texts": 12})
+
+
+@pytest.fixture(scope="module")
+def model():
+    return workbook.build("llm2vec", "tiny-llama")
+
+
+def test_by_pooling_gives_what_each_pooling_gives_by_itself(model):
+    rows = llm2vec.by_pooling(model, SIZES)
+    assert rows["pooling"].unique().tolist() == list(llm2vec.POOLINGS)
+    for pooling, template in (("mean", "plain"), ("weighted_mean", "plain"), ("last_token", "eos")):
+        alone = workbook.build("mean", "tiny-llama", attention="bidirectional", pooling=pooling, template=template)
+        scores = evaluation.evaluate(alone, "docs", scale=SIZES, progress=False)
+        ours = rows[rows["pooling"] == pooling.replace("_", "-")].set_index("task")
+        assert ours.loc[scores["task"], "score"].tolist() == pytest.approx(scores["score"].tolist(), abs=1e-3)
+        assert ours.loc["average", "score"] == pytest.approx(scores["score"].mean(), abs=1e-3)
+        assert ours.loc["average", "low"] < ours.loc["average", "score"] < ours.loc["average", "high"]
+
+
+def test_a_second_pooling_of_the_same_texts_costs_no_second_reading(model):
+    decoder, calls = model[0].decoder, []
+    handle = decoder.layers[0].register_forward_hook(lambda *_: calls.append(1))
+    before = decoder.forward
+    try:
+        with llm2vec._read_once(decoder):
+            first = model.encode(["a text", "another one"])
+            once = len(calls)
+            weighted = workbook.build("weighted-mean", model, attention="bidirectional")
+            built = len(calls)
+            second = weighted.encode(["a text", "another one"])
+            assert len(calls) == built
+    finally:
+        handle.remove()
+    assert once > 0
+    assert not np.allclose(first, second)
+    assert decoder.forward == before
+    np.testing.assert_array_equal(weighted.encode(["a text", "another one"]), second)
+
+
+@pytest.mark.parametrize(("measure", "shifted"), [(llm2vec.words, False), (llm2vec.shifted_words, True)])
+def test_words_are_counted_by_sentence(model, measure, shifted):
+    rows = measure(model, SIZES)
+    roles = load_roles()
+    scored = probes.word_probe(model, roles.split("train")[:48], roles.split("test")[:24], shifted=shifted)
+    assert rows["words"].sum() == len(scored)
+    assert rows["correct"].sum() == scored["correct"].sum()
+    assert (rows["correct"] <= rows["words"]).all()
+
+
+def test_inside_holds_the_prefix_test_and_the_layers(model):
+    rows = llm2vec.inside(model, SIZES)
+    prefix, layers = (rows[rows["probe"] == probe] for probe in ("prefix", "layer"))
+    expected = probes.prefix_test(model, future_tokens())["correct"]
+    assert prefix["value"].tolist() == expected.tolist()
+    assert layers["place"].tolist() == list(range(model[0].decoder.config.num_hidden_layers + 1))
+    assert layers["value"].iloc[0] == pytest.approx(1.0, abs=1e-6)  # embeddings have no attention yet
+    assert (layers["value"].iloc[1:] < 1).all()
+
+
+def test_the_watch_measures_retrieval_and_similarity(model):
+    watch = llm2vec.retrieval_and_sts(SIZES)
+    measured = watch.measure(model)
+    assert set(measured) == {"retrieval", "sts"}
+    assert all(-100 <= value <= 100 for value in measured.values())
+    assert watch.every == 2
