@@ -27,14 +27,13 @@ def over_seeds(rows: pd.DataFrame, by: list[str], value: str = "score") -> pd.Da
     Raises:
         InvalidValueError: A column that is missing, or a seed that is twice in a group.
     """
-    if missing := [name for name in [*by, "seed", value] if name not in rows]:
-        raise InvalidValueError("rows", f"the columns {', '.join([*by, 'seed', value])}", list(rows), f"Add {missing}.")
-    if rows.duplicated([*by, "seed"]).any():
-        raise InvalidValueError("by", "columns that leave one row a seed", by, "Name more columns, or choose rows.")
+    _check(rows, by, "seed", value)
     found = []
     for names, group in rows.groupby(by, sort=False, dropna=False):
         numbers, count = group[value].to_numpy(float), len(group)
-        items = ((group["high"] - group["low"]) / 2).mean() if {"low", "high"} <= set(group) else 0.0
+        # An interval that was cut at 100 points is as wide as its other side.
+        bounded = {"low", "high"} <= set(group)
+        items = np.maximum(group["high"] - numbers, numbers - group["low"]).mean() if bounded else 0.0
         seeds = t.ppf(0.975, count - 1) * numbers.std(ddof=1) / np.sqrt(count) if count > 1 else 0.0
         half = float(np.hypot(items, seeds))
         found.append([*names, numbers.mean(), numbers.mean() - half, numbers.mean() + half, count])
@@ -45,17 +44,30 @@ def accuracy(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Accuracy in points with its 95 % interval, from counts by sentence: words of a sentence stand or fall together.
 
     Args:
-        rows: Columns of ``by``, ``words`` (scored) and ``correct``, one row a sentence.
-        by: Columns that tell the groups apart.
+        rows: Columns of ``by``, ``sentence``, ``words`` (scored) and ``correct``, one row a sentence.
+        by: Columns that tell the groups apart; with several seeds, ``seed`` is one of them.
 
     Returns:
-        One row a group: the columns of ``by``, score, low, high (points).
+        One row a group, in the order of their first rows: the columns of ``by``, score, low, high (points).
+
+    Raises:
+        InvalidValueError: A column that is missing, or a sentence that is twice in a group.
     """
+    _check(rows, by, "sentence", "words", "correct")
     found = []
-    for names, group in rows.groupby(by, sort=False):
+    for names, group in rows.groupby(by, sort=False, dropna=False):
         share = group["correct"].sum() / group["words"].sum()
         # A ratio of two sums: its standard error by linearisation, sentences taken as the units.
         error = np.sqrt(((group["correct"] - share * group["words"]) ** 2).sum()) / group["words"].sum()
         half = norm.ppf(0.975) * error
         found.append([*names, 100 * share, 100 * (share - half), 100 * (share + half)])
     return pd.DataFrame(found, columns=[*by, "score", "low", "high"])
+
+
+def _check(rows: pd.DataFrame, by: list[str], unit: str, *values: str) -> None:
+    """Refuse rows without the columns that are needed, or with a unit that is twice in a group."""
+    needed = [*by, unit, *values]
+    if missing := [name for name in needed if name not in rows]:
+        raise InvalidValueError("rows", f"the columns {', '.join(needed)}", list(rows), f"Add {', '.join(missing)}.")
+    if rows.duplicated([*by, unit]).any():
+        raise InvalidValueError("by", f"columns that leave one row a {unit}", by, "Name more columns, or choose rows.")

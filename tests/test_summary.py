@@ -1,0 +1,142 @@
+"""From rows to numbers with intervals: against naive second implementations, simulation and the bootstrap."""
+
+import statistics
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import t
+
+from workbook.errors import InvalidValueError
+from workbook.experiments import accuracy, over_seeds
+
+
+def rows(scores, half=None, **columns):
+    """One row a seed, with intervals of the items that are ``half`` wide to each side."""
+    frame = pd.DataFrame({"variant": "a", "seed": range(len(scores)), "score": scores, **columns})
+    return frame if half is None else frame.assign(low=frame["score"] - half, high=frame["score"] + half)
+
+
+# Over seeds
+
+
+def test_over_seeds_is_students_interval_and_that_of_the_items_in_squares():
+    scores, halves = [40.0, 43.0, 41.5, 39.0], [3.0, 4.0, 5.0, 4.0]
+    other = rows([10.0, 20.0], half=1.0).assign(variant="b")
+    found = over_seeds(pd.concat([rows(scores, half=halves), other]), ["variant"])
+    assert list(found.columns) == ["variant", "score", "low", "high", "seeds"]
+    assert list(found["variant"]) == ["a", "b"]
+    assert list(found["seeds"]) == [4, 2]
+    for row, numbers, items in ((found.iloc[0], scores, 4.0), (found.iloc[1], [10.0, 20.0], 1.0)):
+        spread = t.ppf(0.975, len(numbers) - 1) * statistics.stdev(numbers) / len(numbers) ** 0.5
+        half = (spread**2 + items**2) ** 0.5
+        assert row["score"] == pytest.approx(statistics.mean(numbers))
+        assert row["high"] - row["score"] == pytest.approx(half)
+        assert row["score"] - row["low"] == pytest.approx(half)
+
+
+def test_the_interval_over_seeds_covers_the_mean_of_all_seeds():
+    drawn = np.random.default_rng(0).normal(50, 4, size=(400, 3))
+    frame = pd.concat([rows(scores).assign(variant=number) for number, scores in enumerate(drawn)])
+    found = over_seeds(frame, ["variant"])
+    assert ((found["low"] < 50) & (found["high"] > 50)).mean() == pytest.approx(0.95, abs=0.03)
+
+
+@pytest.mark.parametrize(("scores", "seeds"), [([41.0], 1), ([41.0] * 5, 5)])
+def test_one_seed_and_equal_seeds_leave_the_items(scores, seeds):
+    bare, wide = (over_seeds(rows(scores, half), ["variant"]) for half in (None, 2.5))
+    assert bare.to_numpy().tolist() == [["a", 41, 41, 41, seeds]]
+    assert wide.to_numpy().tolist() == [["a", 41, 38.5, 43.5, seeds]]
+
+
+def test_more_seeds_do_not_narrow_what_the_items_leave_open():
+    few, many = (over_seeds(rows([50.0, 50.1] * count, half=3.0), ["variant"]) for count in (2, 200))
+    assert 6 <= (many["high"] - many["low"]).item() < (few["high"] - few["low"]).item() < 6.1
+
+
+def test_an_interval_that_was_cut_at_100_points_is_as_wide_as_its_other_side():
+    cut = rows([98.0], half=4.0).assign(high=100.0)
+    assert over_seeds(cut, ["variant"])[["low", "high"]].to_numpy().tolist() == [[94, 102]]
+
+
+def test_groups_stand_in_the_order_of_their_first_rows_and_none_is_lost():
+    frame = rows([3.0, 1.0, 2.0], type=["z", None, "a"]).assign(seed=0, variant=["b", "b", "a"])
+    found = over_seeds(frame, ["variant", "type"])
+    assert found["score"].tolist() == [3, 1, 2]
+    assert found["type"].isna().tolist() == [False, True, False]
+    assert over_seeds(frame.rename(columns={"score": "loss"}), ["variant", "type"], "loss")["loss"].tolist() == [
+        3,
+        1,
+        2,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("frame", "by", "message"),
+    [
+        (rows([1.0]).drop(columns="seed"), ["variant"], r"rows: expected the columns variant, seed, score.*Add seed\."),
+        (rows([1.0]), ["variant", "task"], r"Add task\."),
+        (rows([1.0, 2.0]).assign(seed=0), ["variant"], r"by: expected columns that leave one row a seed.*Name more"),
+    ],
+)
+def test_rows_that_do_not_suit_are_refused(frame, by, message):
+    with pytest.raises(InvalidValueError, match=message):
+        over_seeds(frame, by)
+
+
+# Accuracy
+
+
+@pytest.fixture(scope="module")
+def sentences():
+    """200 sentences of 1 to 9 words; how hard one is, all its words share."""
+    random = np.random.default_rng(1)
+    words, share = random.integers(1, 10, 200), random.beta(1, 1, 200)
+    return pd.DataFrame({"sentence": range(200), "words": words, "correct": random.binomial(words, share)})
+
+
+def test_accuracy_is_the_share_of_words_with_the_interval_of_a_bootstrap_over_sentences(sentences):
+    (found,) = accuracy(sentences.assign(variant="a"), ["variant"]).itertuples(index=False)
+    words = [word for row in sentences.itertuples() for word in [1] * row.correct + [0] * (row.words - row.correct)]
+    assert found.score == pytest.approx(100 * statistics.mean(words))
+    drawn = np.random.default_rng(2).integers(200, size=(4000, 200))
+    counts = sentences[["correct", "words"]].to_numpy()[drawn].sum(axis=1)
+    spread = 196 * np.std(counts[:, 0] / counts[:, 1])
+    assert found.high - found.score == pytest.approx(spread, rel=0.05)
+    assert found.score - found.low == pytest.approx(spread, rel=0.05)
+    alone = 196 * statistics.stdev(words) / len(words) ** 0.5
+    assert spread > 1.3 * alone, "words of a sentence are not independent"
+
+
+def test_single_words_have_the_binomial_interval():
+    frame = pd.DataFrame({"variant": "a", "sentence": range(400), "words": 1, "correct": [1, 0, 1, 1] * 100})
+    expected = 100 * 1.959964 * (0.75 * 0.25 / 400) ** 0.5
+    assert accuracy(frame, ["variant"]).to_numpy().tolist() == [
+        ["a", 75, pytest.approx(75 - expected), pytest.approx(75 + expected)]
+    ]
+
+
+def test_what_is_all_right_has_no_width(sentences):
+    frame = sentences.assign(variant="a", correct=sentences["words"])
+    assert accuracy(frame, ["variant"]).to_numpy().tolist() == [["a", 100, 100, 100]]
+
+
+def test_accuracy_by_seed_goes_on_to_over_seeds(sentences):
+    frame = pd.concat([sentences.assign(variant="a", seed=seed) for seed in range(3)])
+    by_seed = accuracy(frame, ["variant", "seed"])
+    assert list(by_seed.columns) == ["variant", "seed", "score", "low", "high"]
+    (one, *_), (all_seeds,) = by_seed.itertuples(index=False), over_seeds(by_seed, ["variant"]).itertuples(index=False)
+    assert (all_seeds.low, all_seeds.high) == pytest.approx((one.low, one.high))
+    assert all_seeds.seeds == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda frame: frame.drop(columns="words"), r"the columns variant, sentence, words, correct.*Add words\."),
+        (lambda frame: pd.concat([frame, frame]), "expected columns that leave one row a sentence"),
+    ],
+)
+def test_sentences_that_do_not_suit_are_refused(sentences, change, message):
+    with pytest.raises(InvalidValueError, match=message):
+        accuracy(change(sentences.assign(variant="a")), ["variant"])
