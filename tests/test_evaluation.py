@@ -17,7 +17,7 @@ from sklearn.metrics import average_precision_score
 import workbook
 from workbook.corpora import authored
 from workbook.errors import DamagedFileError, InvalidValueError, MissingDataError, UnknownNameError
-from workbook.evaluation import SUITES, compare, evaluate, tasks
+from workbook.evaluation import SUITES, average, compare, evaluate, tasks
 from workbook.evaluation.outcomes import Outcomes, average_precision, margin, mean, spearman, units
 from workbook.evaluation.suites import read_sts
 from workbook.scale import get_scale
@@ -187,7 +187,8 @@ def made(texts, values, statistic="mean", resamples=2000):
         name: Outcomes(np.mean(value), statistic, value, None, None, len(value), units(text), name, resamples, 0)
         for name, text, value in zip("abc", texts, values, strict=False)
     }
-    frame = pd.DataFrame({"task": list(outcomes), "type": "", "metric": ""})
+    sizes = {"score": [100 * np.mean(value) for value in values], "items": [len(value) for value in values]}
+    frame = pd.DataFrame({"model": "made", "task": list(outcomes), "type": "", "metric": "", **sizes, "seconds": 1.5})
     frame.attrs["outcomes"] = outcomes
     return frame
 
@@ -220,6 +221,53 @@ def test_only_the_same_items_can_be_compared(plain, model):
         compare(plain, pd.concat([plain, other]))
     with pytest.raises(InvalidValueError, match="with one of the tasks"):
         compare(plain[plain["type"] == "STS"], other)
+
+
+# Averaging
+
+
+@pytest.mark.parametrize("statistic", ["mean", "replicates"])
+@pytest.mark.parametrize("texts", [["x", "x", "x"], ["x", "y", "x"], ["x", "y", "z"]])
+def test_an_average_is_the_difference_from_a_model_that_scores_nothing(statistic, texts):
+    values = np.random.default_rng(1).integers(0, 2, (3, 40)).astype(float)
+    scores, nothing = (made(texts, list(v), statistic) for v in (values, np.zeros_like(values)))
+    (found,) = average(scores).itertuples(index=False)
+    expected = compare(scores, nothing).iloc[-1]
+    assert (found.model, found.task, found.type, found.metric) == ("made", "average", "", "")
+    assert (found.items, found.seconds) == (120, 4.5)
+    assert (found.score, found.low, found.high) == pytest.approx(tuple(expected[["difference", "low", "high"]]))
+
+
+def test_an_average_does_not_depend_on_the_order_and_is_narrower_than_its_tasks(plain):
+    (found,) = average(plain).itertuples(index=False)
+    assert list(average(plain).columns) == list(plain.columns)
+    assert found.score == pytest.approx(plain["score"].mean())
+    assert found.items == plain["items"].sum()
+    (turned,) = average(plain[::-1]).itertuples(index=False)
+    assert turned[5:8] == pytest.approx(found[5:8])
+    widths = (plain["high"] - plain["low"]).to_numpy()
+    assert widths.mean() > found.high - found.low > np.sqrt((widths**2).sum()) / len(widths)
+
+
+def test_an_average_of_one_task_is_that_task(plain):
+    (task,), (found,) = plain[2:3].itertuples(index=False), average(plain[2:3]).itertuples(index=False)
+    assert (found.score, found.items) == (pytest.approx(task.score), task.items)
+    assert found.high - found.low == pytest.approx(task.high - task.low, rel=0.02)
+
+
+def test_an_average_over_a_task_without_items_has_no_interval(plain):
+    scores = plain.copy()
+    unknown = Outcomes(0.5, "none", np.zeros(0), None, None, 0, "", "", resamples=10, seed=0)
+    scores.attrs["outcomes"] = plain.attrs["outcomes"] | {"DocsPairs": unknown}
+    (found,) = average(scores).itertuples(index=False)
+    assert found.score == pytest.approx(plain["score"].mean())
+    assert np.isnan([found.low, found.high]).all()
+
+
+def test_only_what_evaluate_gave_can_be_averaged(plain):
+    for scores in (pd.concat([plain, average(plain)]), plain[:0], {"task": []}):
+        with pytest.raises(InvalidValueError, match=r"scores: expected a frame as evaluate gave it.*before pd\.concat"):
+            average(scores)
 
 
 # Instructions

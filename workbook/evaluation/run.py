@@ -174,10 +174,11 @@ def average(scores: pd.DataFrame) -> pd.DataFrame:
         One row with the columns of ``scores``, its task called ``average``.
 
     Raises:
-        InvalidValueError: A frame without items.
+        InvalidValueError: A frame without items, or without rows.
     """
-    if not isinstance(scores, pd.DataFrame) or "outcomes" not in scores.attrs:
-        raise InvalidValueError("scores", "a frame as evaluate gave it", type(scores), "Average before pd.concat.")
+    if not isinstance(scores, pd.DataFrame) or "outcomes" not in scores.attrs or scores.empty:
+        expected = "a frame as evaluate gave it, with a task or more"
+        raise InvalidValueError("scores", expected, type(scores), "Average before pd.concat.")
     found = [scores.attrs["outcomes"][task] for task in scores["task"]]
     parts = [(o.units, o.resampled() if o.reproduces_score() else np.full(2, np.nan)) for o in found]
     mean, half = float(scores["score"].mean()), _margin_of_mean(parts)
