@@ -172,7 +172,7 @@ class Run:
             Tidy rows; ``source`` is ``recorded`` or ``this run``.
 
         Raises:
-            UnknownNameError: No such experiment.
+            UnknownNameError: No such experiment or scale.
             MissingDataError: No record of this backbone, and no ``rerun``.
             DamagedFileError: The record is stale or can't be read.
         """
@@ -187,7 +187,12 @@ class Run:
         return pd.concat(frames, ignore_index=True)
 
     def recorded(self, name: str, recorded: str = "cpu") -> str:
-        """One line on where the recorded numbers of an experiment come from, for the text under its table."""
+        """One line on where the recorded numbers of an experiment come from, for the text under its table.
+
+        Raises:
+            UnknownNameError: No such experiment or scale.
+            DamagedFileError: The record can't be read.
+        """
         return experiments.Record(experiments.get(name), recorded, self.backbone).provenance()
 
     def claim(self, claim_id: str, **measured: Any) -> claims.Verdict:

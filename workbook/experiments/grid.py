@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import backbones, methods
 from ..errors import UnknownNameError
-from ..files import folder_sha256
+from ..files import folder_sha256, sha256
 from ..scale import Scale, get_scale
 from ..training import data as training_data
 from ..training.recipe import Recipe
@@ -55,8 +57,9 @@ class Experiment:
         sizes: The sizes of evaluation, by scale of the training.
         measure: From the trained model and the sizes to tidy rows. None for a curve alone.
         watch: From the sizes to what is measured while the last stage trains.
-        live: The variants that are computed when a notebook reruns the experiment.
-        version: Raised when ``measure`` or ``watch`` changes, so that no older record is taken for the new one.
+        live: The variants that are computed when a notebook reruns the experiment; all of them if none is named.
+        version: Raised when ``measure`` or ``watch`` changes, so that no older record is taken for the new one. A
+            changed ``watch`` needs another name too, since trained stages are kept with their curves.
     """
 
     name: str
@@ -114,7 +117,9 @@ class Experiment:
             "chain": repr(methods.get(variant.method).chain),
             "options": sorted(variant.options.items()),
             "recipe": recipe.model_dump(mode="json"),
-            "data": [_data(s.data, s.objective, s.max_length, s.limit, backbone) for s in recipe.stages],
+            "data": [
+                _data(s.data, s.objective, s.max_length, s.limit, backbone, _file_sha256(s.data)) for s in recipe.stages
+            ],
             "backbone": backbone_sha256(backbone),
             "sizes": self.sizes(scale).model_dump(mode="json", exclude={"name"}),
             "watch": repr(self.watch(self.sizes(scale)).every) if self.watch else None,
@@ -130,9 +135,15 @@ def backbone_sha256(name: str) -> str:
     return name if name in backbones.TINY else folder_sha256(backbones.resolve(name), "*.safetensors", "*.json")
 
 
+def _file_sha256(source: str) -> str | None:
+    """Hex sha256 of a user's file; None for a source by name, which stays as it is while this process lives."""
+    path = Path(source).expanduser()
+    return sha256(path) if os.path.isfile(path) else None
+
+
 @lru_cache
-def _data(source: str, objective: str, max_length: int, limit: int | None, backbone: str) -> str:
-    """Fingerprint of a stage's training data; pairs and texts are the same for every length and tokenizer."""
+def _data(source: str, objective: str, max_length: int, limit: int | None, backbone: str, file: str | None) -> str:
+    """Fingerprint of a stage's training data, read once for every content of its file."""
     return training_data.load(
         source,
         objective,

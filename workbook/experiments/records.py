@@ -1,13 +1,14 @@
 """Recorded runs: the numbers of an experiment as two small files, filled cell by cell, and checked for staleness.
 
 ``<name>-<scale>-<backbone>.csv`` holds tidy rows with the columns variant and seed first; the ``.json`` beside it says
-of every cell what it was computed from and by what. A cell whose fingerprint is today's is never computed again.
+of every cell what it was computed from and by what. A cell whose fingerprint is today's is never computed again. The
+rows are written before the manifest and read after it: a cell is there once the manifest lists it.
 """
 
 from __future__ import annotations
 
-import io
 import json
+import os
 import platform
 import time
 from collections.abc import Iterable
@@ -23,7 +24,8 @@ from tqdm.auto import tqdm
 
 from .. import __version__, backbones
 from ..errors import DamagedFileError, MissingDataError
-from ..files import ROOT, atomic_file, cache_path
+from ..files import ROOT, atomic_file, cache_path, writing
+from ..scale import get_scale
 from .grid import Experiment, Variant, backbone_sha256
 
 RECORDED = ROOT / "data" / "runs"
@@ -40,80 +42,90 @@ class Record:
         scale: Name of the scale that it was trained at.
         backbone: Name of the backbone.
         folder: Where the files are.
+
+    Raises:
+        UnknownNameError: No such scale.
     """
 
     def __init__(self, experiment: Experiment, scale: str, backbone: str = "smollm2-135m", folder: Path | None = None):
-        self.experiment, self.scale, self.backbone = experiment, scale, backbone
+        self.experiment, self.scale, self.backbone = experiment, get_scale(scale).name, backbone
         self.folder = Path(folder or RECORDED)
         stem = f"{experiment.name}-{scale}-{Path(backbone).name}"
         self.csv, self.json = self.folder / f"{stem}.csv", self.folder / f"{stem}.json"
 
     def exists(self) -> bool:
-        """Whether anything is recorded."""
-        return self.json.is_file()
+        """Whether anything is recorded, be it damaged."""
+        return self.json.is_file() or self.csv.is_file()
 
-    def read(self) -> tuple[pd.DataFrame, dict[str, Any]]:
-        """The rows and the manifest; both empty where nothing is recorded.
+    def read(self) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+        """The rows, and of each cell what it was computed from and by what; both empty where nothing is recorded.
 
         Raises:
-            DamagedFileError: One of the two files is missing or can't be read.
+            DamagedFileError: One of the two files is missing or can't be read, or a cell has no rows.
         """
-        if not self.json.is_file() and not self.csv.is_file():
-            return pd.DataFrame(columns=["variant", "seed"]), {}
+        if not self.exists():
+            return pd.DataFrame(columns=["variant", "seed"]), []
         try:
-            return pd.read_csv(self.csv), json.loads(self.json.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            cells = json.loads(self.json.read_text(encoding="utf-8"))["cells"]
+            listed = {(cell["variant"], cell["seed"]): cell["fingerprint"] for cell in cells}
+            frame = pd.read_csv(self.csv, dtype={"variant": str}, keep_default_na=False, na_values=[""])
+            rows = frame.loc[[cell in listed for cell in _cells(frame)]]
+            if absent := listed.keys() - set(_cells(rows)):
+                raise ValueError(f"no rows of {sorted(absent)}")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            reason = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
             raise DamagedFileError(
-                f"Expected a record in {self.csv} and {self.json.name}, got: {error}. Restore both from the "
+                f"Expected a record in {self.csv} and {self.json.name}, got {reason}. Restore both from the "
                 f"repository, or delete both and record again: {self._command}."
             ) from error
+        return rows.reset_index(drop=True), cells
 
     def stale(self) -> list[str]:
         """The recorded cells that today's experiment would compute from something else, by name."""
-        _, manifest = self.read()
-        wrong = []
-        for cell in manifest.get("cells", []):
-            known = {variant.name: variant for variant in self.experiment.variants}
-            variant = known.get(cell["variant"])
-            if variant is None or self._fingerprint(variant, cell["seed"]) != cell["fingerprint"]:
-                wrong.append(f"{self.experiment.name}, {cell['variant']}, seed {cell['seed']}")
-        return wrong
+        _, cells = self.read()
+        names = [f"{self.experiment.name}, {cell['variant']}, seed {cell['seed']}" for cell in cells]
+        return [name for name, cell in zip(names, cells, strict=True) if not self._is_current(cell)]
 
     def fill(self, seeds: Iterable[int], variants: tuple[str, ...] = (), progress: bool | None = None) -> pd.DataFrame:
         """Compute what is missing or stale, keep every cell as soon as it is there, and return all rows asked for.
 
-        Several processes may fill one record at a time: each takes cells that no other is at.
+        Several processes may fill one record at a time: each takes cells that no other is at. In the end, stale cells
+        that were not asked for are dropped.
 
         Raises:
+            UnknownNameError: No such variant.
+            DamagedFileError: As :meth:`read`.
             OutputError: The folder can't be written.
         """
-        cells = self.experiment.cells(list(seeds), variants)
-        waiting = list(cells)
-        locks = cache_path("locks")
-        locks.mkdir(parents=True, exist_ok=True)
+        asked = self.experiment.cells(list(seeds), variants)
+        waiting = list(asked)
+        with writing(cache_path("locks")):
+            cache_path("locks").mkdir(parents=True, exist_ok=True)
         with tqdm(
-            total=len(cells), desc=self.experiment.name, disable=None if progress is None else not progress
+            total=len(asked), desc=self.experiment.name, disable=None if progress is None else not progress
         ) as bar:
             while waiting:
-                for cell in list(waiting):
-                    fingerprint = self._fingerprint(*cell)
+                for variant, seed in list(waiting):
+                    fingerprint = self._fingerprint(variant, seed)
+                    claim = f"{self.experiment.name}-{fingerprint[:24]}"
                     try:
-                        with filelock.FileLock(locks / f"{self.experiment.name}-{fingerprint[:24]}", timeout=0):
-                            if not self._has(*cell, fingerprint):
-                                bar.set_postfix_str(f"{cell[0].name}, seed {cell[1]}")
-                                self._compute(*cell, fingerprint, progress)
+                        with filelock.FileLock(cache_path("locks", claim), timeout=0):
+                            if not self._has(variant, seed, fingerprint):
+                                bar.set_postfix_str(f"{variant.name}, seed {seed}")
+                                self._compute(variant, seed, fingerprint, progress)
                     except filelock.Timeout:
                         continue
-                    waiting.remove(cell)
+                    waiting.remove((variant, seed))
                     bar.update()
-                else:
-                    if waiting:
-                        time.sleep(2)
-        frame, _ = self.read()
-        asked = {(variant.name, seed) for variant, seed in cells}
-        return frame[[pair in asked for pair in zip(frame["variant"], frame["seed"], strict=True)]].reset_index(
-            drop=True
-        )
+                if waiting:
+                    time.sleep(2)  # another process is at what is left
+        with self._lock():
+            frame, cells = self.read()
+            current = [cell for cell in cells if self._is_current(cell)]
+            if len(current) < len(cells):
+                self._write(frame, current)
+        names = {(variant.name, seed) for variant, seed in asked}
+        return frame.loc[[cell in names for cell in _cells(frame)]].reset_index(drop=True)
 
     def load(self) -> pd.DataFrame:
         """All recorded rows.
@@ -122,8 +134,8 @@ class Record:
             MissingDataError: Nothing is recorded.
             DamagedFileError: As :meth:`read`, or a recorded cell is stale.
         """
-        frame, manifest = self.read()
-        if not manifest:
+        frame, cells = self.read()
+        if not cells:
             raise MissingDataError(
                 f"Expected the record {self.csv}, found none. Make it ({self._command}), or compute the numbers live: "
                 "rerun = True."
@@ -136,16 +148,27 @@ class Record:
         return frame
 
     def provenance(self) -> str:
-        """Where the numbers come from, in one line."""
-        _, manifest = self.read()
-        cells = manifest["cells"]
+        """Where the numbers come from, in one line.
+
+        Raises:
+            DamagedFileError: As :meth:`read`.
+        """
+        _, cells = self.read()
+        what = f"{self.experiment.name} at scale {self.scale}, backbone {self._backbone}"
+        if not cells:
+            return f"Nothing is recorded of {what}."
         seeds = sorted({cell["seed"] for cell in cells})
         devices = sorted({cell["device"] for cell in cells})
         minutes = sum(cell["seconds"] for cell in cells) / 60
         return (
-            f"Recorded: {self.experiment.name} at scale {self.scale}, backbone {self.backbone}, "
-            f"seeds {', '.join(map(str, seeds))}, {len(cells)} cells in {minutes:.0f} min on {', '.join(devices)}."
+            f"Recorded: {what}, seeds {', '.join(map(str, seeds))}, {len(cells)} cells in {minutes:.0f} min "
+            f"on {', '.join(devices)}."
         )
+
+    @property
+    def _backbone(self) -> str:
+        """The backbone as a record may say it: of a local folder the name alone."""
+        return Path(self.backbone).name if os.path.isdir(Path(self.backbone).expanduser()) else self.backbone
 
     @property
     def _command(self) -> str:
@@ -155,10 +178,19 @@ class Record:
     def _fingerprint(self, variant: Variant, seed: int) -> str:
         return self.experiment.fingerprint(variant, seed, self.scale, self.backbone)
 
+    def _is_current(self, cell: dict[str, Any]) -> bool:
+        known = {variant.name: variant for variant in self.experiment.variants}
+        variant = known.get(cell["variant"])
+        return variant is not None and self._fingerprint(variant, cell["seed"]) == cell["fingerprint"]
+
+    def _lock(self) -> filelock.BaseFileLock:
+        """Held while the two files are written, and by those who read what others may be writing."""
+        return filelock.FileLock(cache_path("locks", self.csv.name))
+
     def _has(self, variant: Variant, seed: int, fingerprint: str) -> bool:
-        _, manifest = self.read()
-        cells = {(cell["variant"], cell["seed"]): cell["fingerprint"] for cell in manifest.get("cells", [])}
-        return cells.get((variant.name, seed)) == fingerprint
+        with self._lock():
+            _, cells = self.read()
+        return (variant.name, seed, fingerprint) in [(c["variant"], c["seed"], c["fingerprint"]) for c in cells]
 
     def _compute(self, variant: Variant, seed: int, fingerprint: str, progress: bool | None) -> None:
         began = time.perf_counter()
@@ -172,32 +204,38 @@ class Record:
             "fingerprint": fingerprint,
             "seconds": round(time.perf_counter() - began, 1),
             "device": backbones.capability()["why"],
-            "platform": platform.platform(),
+            "platform": f"{platform.system()} {platform.machine()}",  # no more: a kernel's name can be a machine's
             "threads": torch.get_num_threads(),
             "written": datetime.now(UTC).isoformat(timespec="seconds"),
             "versions": {"workbook": __version__}
             | {name: metadata.version(name).partition("+")[0] for name in _PACKAGES},
         }
-        with filelock.FileLock(cache_path("locks", self.csv.name)):
-            frame, manifest = self.read()
-            frame = frame[(frame["variant"] != variant.name) | (frame["seed"] != seed)]
-            frame = pd.concat([frame, rows], ignore_index=True) if len(frame) else rows
-            others = [c for c in manifest.get("cells", []) if (c["variant"], c["seed"]) != (variant.name, seed)]
-            order = {v.name: place for place, v in enumerate(self.experiment.variants)}
-            frame = frame.sort_values(
-                ["variant", "seed"], key=lambda c: c.map(order) if c.name == "variant" else c, kind="stable"
-            )
-            manifest = {
-                "experiment": self.experiment.name,
-                "what": self.experiment.what,
-                "scale": self.scale,
-                "backbone": self.backbone,
-                "backbone_sha256": backbone_sha256(self.backbone),
-                "cells": sorted([*others, cell], key=lambda c: (order.get(c["variant"], -1), c["seed"])),
-            }
-            written = io.StringIO()
-            frame.to_csv(written, index=False, float_format="%.5g", lineterminator="\n")
-            with atomic_file(self.csv) as temporary:
-                temporary.write_text(written.getvalue(), encoding="utf-8")
-            with atomic_file(self.json) as temporary:
-                temporary.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        with self._lock():
+            frame, cells = self.read()
+            frame = frame.loc[[other != (variant.name, seed) for other in _cells(frame)]]
+            others = [c for c in cells if (c["variant"], c["seed"]) != (variant.name, seed)]
+            self._write(pd.concat([frame, rows], ignore_index=True) if len(frame) else rows, [*others, cell])
+
+    def _write(self, frame: pd.DataFrame, cells: list[dict[str, Any]]) -> None:
+        """Write the cells and their rows, in the order of the variants and of the seeds."""
+        order = {variant.name: place for place, variant in enumerate(self.experiment.variants)}
+        cells = sorted(cells, key=lambda cell: (order.get(cell["variant"], len(order)), cell["seed"]))
+        place = {(cell["variant"], cell["seed"]): place for place, cell in enumerate(cells)}
+        frame = frame.assign(_place=[place.get(cell) for cell in _cells(frame)]).dropna(subset="_place")
+        frame = frame.sort_values("_place", kind="stable").drop(columns="_place")
+        manifest = {
+            "experiment": self.experiment.name,
+            "what": self.experiment.what,
+            "scale": self.scale,
+            "backbone": self._backbone,
+            "backbone_sha256": backbone_sha256(self.backbone),
+            "cells": cells,
+        }
+        with atomic_file(self.json) as said, atomic_file(self.csv) as table:  # the inner one is renamed first
+            frame.to_csv(table, index=False, float_format="%.5g", lineterminator="\n")
+            said.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+
+
+def _cells(frame: pd.DataFrame) -> list[tuple[str, int]]:
+    """Variant and seed of each row."""
+    return list(zip(frame["variant"], frame["seed"], strict=True))

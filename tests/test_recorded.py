@@ -1,0 +1,129 @@
+"""The records under data/runs: of today's recipes, whole, and silent on the machine that made them."""
+
+import json
+from dataclasses import replace
+
+import hygiene
+import pandas as pd
+import pytest
+
+from workbook import experiments
+from workbook.errors import WorkbookError
+from workbook.experiments import RECORDED, Experiment, Record, Variant
+
+KEYS = {"experiment", "what", "scale", "backbone", "backbone_sha256", "cells"}
+CELL = {"variant", "seed", "fingerprint", "seconds", "device", "platform", "threads", "written", "versions"}
+
+
+def problems(folder):
+    """What is wrong with the records of a folder, a line each."""
+    for path in sorted(folder.glob("*")):
+        if hygiene.ABSOLUTE_PATH.search(path.read_text(encoding="utf-8")):
+            yield f"{path.name} holds an absolute path"
+        if path.suffix == ".json":
+            yield from (f"{path.name}: {problem}" for problem in _problems(path))
+        elif path.suffix != ".csv" or not path.with_suffix(".json").exists():
+            yield f"{path.name} belongs to no record"
+
+
+def _problems(path):
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    if set(manifest) != KEYS:
+        yield f"keys {sorted(manifest)}"
+        return
+    if manifest["experiment"] not in experiments.EXPERIMENTS:
+        yield f"no experiment {manifest['experiment']}"
+        return
+    experiment = experiments.get(manifest["experiment"])
+    record = Record(experiment, manifest["scale"], manifest["backbone"], path.parent)
+    if record.json != path:
+        yield f"expected the name {record.json.name}"
+        return
+    try:
+        record.load()
+    except WorkbookError as error:
+        yield str(error)
+        return
+    frame = pd.read_csv(record.csv)
+    if undeclared := set(frame["variant"]) - {variant.name for variant in experiment.variants}:
+        yield f"variants that are not declared, {sorted(undeclared)}"
+    listed = [(cell["variant"], cell["seed"]) for cell in manifest["cells"]]
+    if list(dict.fromkeys(zip(frame["variant"], frame["seed"], strict=True))) != listed:
+        yield "rows in another order than the cells, or of others"
+    for cell in manifest["cells"]:
+        if set(cell) != CELL or not {"workbook", "torch", "mteb"} <= set(cell["versions"]):
+            yield f"cell {cell['variant']}, {cell['seed']} says {sorted(cell)}"
+        if not (cell["device"] and cell["seconds"] > 0 and len(cell["fingerprint"]) == 64):
+            yield f"cell {cell['variant']}, {cell['seed']}: {cell}"
+
+
+def test_the_records_of_the_project():
+    assert list(problems(RECORDED)) == []
+
+
+# The check itself
+
+
+def lengths(model, sizes):
+    return pd.DataFrame({"score": [model.encode("a text").std()]})
+
+
+SMALL = Experiment("02_small", "Length", (Variant("a", "mean"), Variant("b", "last-token")), measure=lengths)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with a record that is as it should be."""
+    monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(experiments.EXPERIMENTS, "02_small", SMALL)
+    Record(SMALL, "quick", "tiny-llama", tmp_path / "runs").fill([0])
+    return tmp_path / "runs"
+
+
+def test_a_good_record_has_no_problems(folder):
+    assert list(problems(folder)) == []
+    assert list(problems(folder / "absent")) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (replace(SMALL, version=2), "02_small, a, seed 0; 02_small, b, seed 0. Record them again"),
+        (replace(SMALL, variants=SMALL.variants[:1]), "stale ones: 02_small, b, seed 0."),
+        (None, "no experiment 02_small"),
+    ],
+)
+def test_records_of_other_experiments_are_seen(folder, monkeypatch, changed, message):
+    if changed:
+        monkeypatch.setitem(experiments.EXPERIMENTS, "02_small", changed)
+    else:
+        monkeypatch.delitem(experiments.EXPERIMENTS, "02_small")
+    (problem,) = problems(folder)
+    assert message in problem
+
+
+@pytest.mark.parametrize(
+    ("ending", "old", "new", "message"),
+    [
+        ("json", '"device": "', '"device": "/home/me ', "absolute path"),
+        ("json", '"device"', '"machine"', "says"),
+        ("json", '"what"', '"why"', "keys"),
+        ("json", '"tiny-llama"', '"tiny-qwen2"', "expected the name 02_small-quick-tiny-qwen2.json"),
+        ("json", '"mteb"', '"metb"', "says"),
+        ("csv", "b,0", "c,0", "no rows of"),
+        ("csv", "b,0", "c,0,1\nb,0", "not declared"),
+        ("csv", "b,0", "b,1,1\nb,0", "of others"),
+    ],
+)
+def test_breaches_are_seen(folder, ending, old, new, message):
+    path = folder / f"02_small-quick-tiny-llama.{ending}"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    assert any(message in problem for problem in problems(folder))
+
+
+@pytest.mark.parametrize("name", ["02_small-quick-tiny-llama.txt", "02_other-quick-tiny-llama.csv", "notes"])
+def test_files_of_no_record_are_seen(folder, name):
+    (folder / name).write_text("a\n")
+    assert list(problems(folder)) == [f"{name} belongs to no record"]

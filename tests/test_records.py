@@ -1,0 +1,491 @@
+"""Records: each cell computed once, kept at once, shared by processes, and never taken for another's."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from workbook import backbones, cli, experiments, methods, notebook
+from workbook.errors import DamagedFileError, MissingDataError, OutputError, UnknownNameError
+from workbook.experiments import Experiment, Record, Variant
+from workbook.files import ROOT
+from workbook.methods.chain import Chain
+from workbook.scale import get_scale
+from workbook.training import Watch
+from workbook.training.recipe import Recipe, Stage
+
+PLAIN, TRAINED = Variant("plain", "small"), Variant("trained", "small", ("contrastive",))
+BIDIRECTIONAL = {"attention": "bidirectional"}
+CELLS = [("plain", 0), ("trained", 0), ("trained", 1)]
+
+
+def pairs(folder, word="answer"):
+    """Write the data of the small method."""
+    rows = [{"query": f"question {number}", "positive": f"{word} {number}"} for number in range(6)]
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def small(folder, **changes):
+    """A method on pairs of its own, trained for two steps."""
+    sizes = {"steps": 2, "batch_size": 3, "max_length": 12, "learning_rate": 1e-3}
+    stage = Stage(name="contrastive", objective="contrastive", data=str(folder / "pairs.jsonl"), **{**sizes, **changes})
+    return methods.Method(Chain(pooling="mean"), lambda scale, backbone: Recipe(stages=(stage,)))
+
+
+def vectors(model, sizes):
+    means = model.encode(["a text", "another"]).mean(axis=1)
+    return pd.DataFrame({"text": [1, 2], "score": means, "seed": -1, "seconds": time.time()})
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """A cache of our own, in which equal stages are trained once."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def computed(tmp_path, cache, monkeypatch):
+    """The small method at hand; a list that grows with every cell that is measured."""
+    pairs(tmp_path)
+    monkeypatch.setitem(methods.METHODS, "small", small(tmp_path))
+    monkeypatch.setenv("WORKBOOK_CACHE", str(cache))
+    return []
+
+
+@pytest.fixture
+def experiment(computed):
+    def measure(model, sizes):
+        computed.append(sizes.name)
+        return vectors(model, sizes)
+
+    def experiment(**changes):
+        own = {"name": "02_small", "what": "Means", "variants": (PLAIN, TRAINED), "measure": measure}
+        return Experiment(**own | changes)
+
+    return experiment
+
+
+@pytest.fixture
+def record(tmp_path, experiment):
+    def record(folder="runs", **changes):
+        return Record(experiment(**changes), "quick", "tiny-llama", tmp_path / folder)
+
+    return record
+
+
+def cells(frame):
+    return list(dict.fromkeys(zip(frame["variant"], frame["seed"], strict=True)))
+
+
+# Filling
+
+
+def test_each_cell_is_computed_once(record, computed):
+    frame = record().fill([0, 1])
+    assert list(frame.columns) == ["variant", "seed", "text", "score"]
+    assert cells(frame) == CELLS, "what is not trained is measured once, whatever the seeds"
+    assert list(frame["text"]) == [1, 2] * 3
+    assert frame["score"].nunique() == 6
+    assert len(computed) == 3
+    pd.testing.assert_frame_equal(record().fill([0, 1]), frame)
+    pd.testing.assert_frame_equal(record().load(), frame)
+    assert cells(record().fill([1], ("trained",))) == [("trained", 1)]
+    assert len(computed) == 3
+
+
+def test_numbers_are_those_of_the_run(record):
+    made = record()
+    frame = made.fill([3], ("trained",))
+    again = made.experiment.run(TRAINED, 3, "quick", "tiny-llama", progress=False)
+    assert list(frame["score"]) == pytest.approx(list(again["score"]), rel=1e-4)
+
+
+def test_what_is_computed_is_kept_when_the_next_cell_fails(record, computed):
+    kept = []
+
+    def failing(model, sizes):
+        kept.append(len(record().read()[1]))
+        if len(kept) == 3:
+            raise KeyboardInterrupt
+        return vectors(model, sizes)
+
+    with pytest.raises(KeyboardInterrupt):
+        record(measure=failing).fill([0, 1])
+    assert kept == [0, 1, 2]
+    assert cells(record().load()) == CELLS[:2]
+    assert cells(record().fill([0, 1])) == CELLS
+    assert len(computed) == 1
+
+
+def test_the_files_are_the_same_in_whatever_order_they_were_filled(record, tmp_path, monkeypatch):
+    first, second = record("one"), record("two")
+    first.fill([0, 1])
+    monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path / "other"))
+    second.fill([1], ("trained",))
+    second.fill([0], ("trained", "plain"))
+    assert cells(second.fill([0, 1])) == CELLS
+    assert first.csv.read_bytes() == second.csv.read_bytes()
+
+    def timeless(path):
+        manifest = json.loads(path.read_text())
+        return manifest | {"cells": [cell | {"seconds": 0, "written": ""} for cell in manifest["cells"]]}
+
+    assert timeless(first.json) == timeless(second.json)
+    assert {path.name for path in first.folder.iterdir()} == {first.csv.name, first.json.name}
+
+
+def test_a_manifest_tells_what_made_the_numbers_and_nothing_of_the_machine(record, tmp_path):
+    made = record()
+    made.fill([0])
+    manifest = json.loads(made.json.read_text())
+    assert (manifest["experiment"], manifest["scale"], manifest["backbone"]) == ("02_small", "quick", "tiny-llama")
+    for cell in manifest["cells"]:
+        assert cell["seconds"] > 0
+        assert cell["device"] == backbones.capability()["why"]
+        assert {"workbook", "torch", "transformers", "sentence-transformers"} <= set(cell["versions"])
+        assert len(cell["fingerprint"]) == 64
+    text = made.json.read_text() + made.csv.read_text()
+    for private in (platform.node(), platform.release(), str(tmp_path), str(Path.home())):
+        assert private not in text
+
+
+def test_a_backbone_in_a_folder_is_recorded_by_its_name(experiment, tmp_path):
+    folder = tmp_path / "models" / "mine"
+    for part in (backbones.load_decoder("tiny-llama", lm_head=True), backbones.load_tokenizer("tiny-llama")):
+        part.save_pretrained(folder)
+    made = Record(experiment(), "quick", str(folder), tmp_path / "runs")
+    made.fill([0], ("plain",))
+    assert made.csv.name == "02_small-quick-mine.csv"
+    assert json.loads(made.json.read_text())["backbone"] == "mine"
+    assert str(tmp_path) not in made.json.read_text() + made.provenance()
+    backbones.load_decoder("tiny-qwen2", lm_head=True).save_pretrained(folder)
+    assert made.stale() == ["02_small, plain, seed 0"]
+
+
+def test_a_curve_is_recorded_without_its_seconds(record):
+    def watch(sizes):
+        return Watch("mean", 2, lambda model: {"mean": model.encode("a text").mean()})
+
+    frame = record(variants=(TRAINED,), measure=None, watch=watch).fill([0])
+    assert list(frame.columns) == ["variant", "seed", "stage", "step", "tokens", "mean"]
+    assert list(frame["step"]) == [0, 2]
+    assert frame["tokens"].iloc[0] == 0
+    assert frame["tokens"].iloc[1] > 0
+    assert frame["mean"].nunique() == 2
+
+
+def test_a_folder_that_cannot_be_written(record, tmp_path):
+    (tmp_path / "runs").touch()
+    with pytest.raises(OutputError, match="Could not write"):
+        record().fill([0], ("plain",))
+
+
+# Several processes
+
+
+def slow(folder):
+    """What another process does: it fills the record, and its second cell waits for the file ``go``."""
+    folder = Path(folder)
+    methods.METHODS["small"] = small(folder)
+
+    def measure(model, sizes):
+        (folder / f"measured-{time.time_ns()}").touch()
+        while len(list(folder.glob("measured-*"))) == 2 and not (folder / "go").exists():
+            time.sleep(0.05)
+        return vectors(model, sizes)
+
+    made = Experiment("02_small", "Means", (PLAIN, TRAINED), measure=measure)
+    Record(made, "quick", "tiny-llama", folder / "runs").fill([0, 1], progress=False)
+
+
+@pytest.fixture
+def other(tmp_path, computed):
+    """A process that has filled the first cell of the record and is at the second."""
+    program = "import sys, test_records; test_records.slow(sys.argv[1])"
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    with subprocess.Popen([sys.executable, "-c", program, tmp_path], env=os.environ | {"PYTHONPATH": path}) as other:
+        while len(list(tmp_path.glob("measured-*"))) < 2:
+            assert other.poll() is None
+            time.sleep(0.05)
+        yield other
+        other.kill()
+
+
+def test_processes_share_the_cells_of_a_record(other, record, tmp_path):
+    ours = []
+
+    def measure(model, sizes):
+        ours.append(cells(record().load()))
+        (tmp_path / "go").touch()
+        return vectors(model, sizes)
+
+    frame = record(measure=measure).fill([0, 1])
+    assert ours == [CELLS[:1]], "the third cell alone, while the other process was at the second"
+    assert cells(frame) == CELLS
+    assert other.wait() == 0
+    pd.testing.assert_frame_equal(record().load(), frame)
+
+
+def test_a_process_that_dies_leaves_what_it_had_and_no_lock(other, record, computed):
+    other.kill()
+    other.wait()
+    assert cells(record().load()) == CELLS[:1]
+    assert cells(record().fill([0, 1])) == CELLS
+    assert len(computed) == 2
+
+
+# Staleness
+
+
+def fewer(scale):
+    return get_scale(scale).model_copy(update={"texts": 3})
+
+
+@pytest.mark.parametrize(
+    ("changes", "steps", "word", "wrong"),
+    [
+        ({"version": 2}, 2, "answer", CELLS),
+        ({"sizes": fewer}, 2, "answer", CELLS),
+        ({"variants": (Variant("plain", "small", options=BIDIRECTIONAL), TRAINED)}, 2, "answer", CELLS[:1]),
+        ({}, 3, "answer", CELLS[1:]),
+        ({}, 2, "reply", CELLS[1:]),
+        ({"what": "Other words"}, 2, "answer", []),
+    ],
+    ids=["version", "sizes", "options", "steps", "data", "description"],
+)
+def test_stale_cells_are_named_never_shown_and_recorded_again(
+    record, computed, tmp_path, monkeypatch, changes, steps, word, wrong
+):
+    before = record().fill([0, 1])
+    monkeypatch.setitem(methods.METHODS, "small", small(tmp_path, steps=steps))
+    pairs(tmp_path, word)
+    made = record(**changes)
+    assert made.stale() == [f"02_small, {variant}, seed {seed}" for variant, seed in wrong]
+    if wrong:
+        with pytest.raises(DamagedFileError, match=f"{made.stale()[-1]}. Record them again: .* record 02 "):
+            made.load()
+    computed.clear()
+    after = made.fill([0, 1])
+    assert len(computed) == len(wrong)
+    assert cells(after) == CELLS
+    assert len(after) == len(before), "the old rows are gone"
+    pd.testing.assert_frame_equal(made.load(), after)
+
+
+def test_a_seed_is_part_of_what_is_trained_alone(record):
+    made = record()
+    made.fill([0])
+    for path in (made.csv, made.json):
+        path.write_text(path.read_text().replace(",0,", ",7,").replace('"seed": 0', '"seed": 7'))
+    assert made.stale() == ["02_small, trained, seed 7"]
+
+
+def test_what_nobody_asks_for_any_more_is_stale_and_goes(record, computed):
+    record().fill([0, 1])
+    fewer = record(variants=(TRAINED,))
+    assert fewer.stale() == ["02_small, plain, seed 0"]
+    fewer.fill([0])
+    assert cells(fewer.load()) == CELLS[1:], "current cells stay, whatever seeds were asked for"
+    computed.clear()
+    changed = record(version=2, variants=(TRAINED,))
+    changed.fill([0])
+    assert cells(changed.load()) == [("trained", 0)]
+    assert len(computed) == 1
+
+
+# What lies there
+
+
+def test_nothing_is_recorded(record):
+    made = record()
+    assert not made.exists()
+    assert made.stale() == []
+    with pytest.raises(
+        MissingDataError, match=r"python -m workbook record 02 --scale quick --backbone tiny-llama.*rerun = True"
+    ):
+        made.load()
+    assert made.provenance() == "Nothing is recorded of 02_small at scale quick, backbone tiny-llama."
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        ("csv", lambda text: None),
+        ("json", lambda text: None),
+        ("csv", lambda text: ""),
+        ("csv", lambda text: text.replace("variant", "variety")),
+        ("csv", lambda text: text.partition("\n")[0] + "\n"),
+        ("csv", lambda text: text.replace(",2,", ",2,3,4,")),
+        ("json", lambda text: text[:-9]),
+        ("json", lambda text: "[]"),
+        ("json", lambda text: "{}"),
+        ("json", lambda text: text.replace("fingerprint", "print")),
+    ],
+)
+def test_a_damaged_record_is_said_and_not_used(record, computed, file, damage):
+    made = record(variants=(PLAIN,))
+    made.fill([0])
+    path = getattr(made, file)
+    damaged = damage(path.read_text())
+    path.unlink() if damaged is None else path.write_text(damaged)
+    assert made.exists()
+    for use in (made.load, made.stale, made.provenance, partial(made.fill, [0])):
+        with pytest.raises(DamagedFileError, match=r"Expected a record in .*\.csv and .*\.json, got .* record 02 "):
+            use()
+    assert len(computed) == 1
+
+
+def test_rows_without_their_manifest_do_not_count(record, computed):
+    """A recording that was killed between its two files goes on; the rows that it left are not there twice."""
+    made = record()
+    made.fill([0], ("plain",))
+    manifest = made.json.read_text()
+    frame = made.fill([0])
+    made.json.write_text(manifest)
+    assert cells(made.load()) == CELLS[:1]
+    pd.testing.assert_frame_equal(made.fill([0]), frame)
+    assert len(computed) == 3
+
+
+def test_names_are_kept_as_they_are(record):
+    made = record(variants=(Variant("None", "small"), Variant("1.0", "small")))
+    assert cells(made.fill([0])) == cells(made.load()) == [("None", 0), ("1.0", 0)]
+
+
+def test_provenance(record):
+    made = record()
+    made.fill([0, 1])
+    assert made.provenance() == (
+        "Recorded: 02_small at scale quick, backbone tiny-llama, seeds 0, 1, 3 cells in 0 min "
+        f"on {backbones.capability()['why']}."
+    )
+
+
+# Names
+
+
+def test_names_that_do_not_exist(record, experiment):
+    with pytest.raises(UnknownNameError, match=r"Unknown variant of 02_small 'trian'. .* plain, trained"):
+        record().fill([0], ("trian",))
+    with pytest.raises(UnknownNameError, match="Did you mean 'quick'"):
+        Record(experiment(), "qick", "tiny-llama")
+    with pytest.raises(UnknownNameError, match="Did you mean '02_words'"):
+        experiments.get("02_word")
+    with pytest.raises(UnknownNameError, match="Unknown experiment '99'"):
+        experiments.find(["02", "99"])
+
+
+def test_experiments_are_found_by_notebook_and_by_name():
+    ours = [name for name in experiments.EXPERIMENTS if name.startswith("02_")]
+    assert [found.name for found in experiments.find(["2"])] == ours
+    assert [found.name for found in experiments.find(["02_words", "02_stages"])] == ["02_stages", "02_words"]
+    assert [found.name for found in experiments.find(["02_words", "02"])] == ours
+
+
+# In notebooks
+
+
+@pytest.fixture
+def start(experiment, tmp_path, monkeypatch):
+    """A run of a notebook; the record that the project keeps lies in ``runs``."""
+    monkeypatch.setitem(experiments.EXPERIMENTS, "02_small", experiment(live=("trained",)))
+    monkeypatch.setattr("workbook.experiments.records.RECORDED", tmp_path / "runs")
+
+    def start(rerun):
+        parameters = {"scale": "quick", "backbone": "tiny-llama", "seed": 1, "output_dir": tmp_path / "output"}
+        return notebook.start("02_small", **parameters, rerun=rerun)
+
+    return start
+
+
+def test_a_notebook_shows_what_is_recorded(start, record, computed):
+    with pytest.raises(MissingDataError, match="record 02 --scale cpu"):
+        start(rerun=False).experiment("02_small")
+    frame = record().fill([0])
+    computed.clear()
+    run = start(rerun=False)
+    pd.testing.assert_frame_equal(run.experiment("02_small", "quick"), frame.assign(source="recorded"))
+    assert run.recorded("02_small", "quick") == record().provenance()
+    assert computed == []
+
+
+def test_a_rerun_stands_beside_what_is_recorded_and_is_kept(start, record, computed):
+    alone = start(rerun=True).experiment("02_small")
+    assert set(alone["source"]) == {"this run"}
+    assert cells(alone) == [("trained", 1)], "the live variants, with the seed of the run"
+    assert start(rerun=True).recorded("02_small").startswith("Nothing is recorded")
+    record().fill([0])
+    computed.clear()
+    both = start(rerun=True).experiment("02_small", "quick")
+    assert list(both["source"]) == ["recorded"] * 4 + ["this run"] * 2
+    pd.testing.assert_frame_equal(both[both["source"] == "this run"].reset_index(drop=True), alone)
+    assert computed == []
+    assert len(record().load()) == 4, "the project's record is left alone"
+
+
+def test_a_stale_record_stops_a_notebook(start, record):
+    record(version=2).fill([0], ("plain",))
+    for rerun in (False, True):
+        with pytest.raises(DamagedFileError, match="stale"):
+            start(rerun).experiment("02_small", "quick")
+
+
+# On the command line
+
+
+@pytest.fixture
+def workbook(start, monkeypatch, capsys):
+    """Run a command; returns exit code, output, errors."""
+
+    def workbook(*arguments):
+        monkeypatch.setattr(sys, "argv", ["workbook", *arguments])
+        with pytest.raises(SystemExit) as exit:
+            cli.main()
+        return exit.value.code, *capsys.readouterr()
+
+    return workbook
+
+
+def test_the_command_records_and_goes_on(workbook, record, computed):
+    command = ["record", "02_small", "--scale", "quick", "--backbone", "tiny-llama", "--seeds"]
+    code, out, _ = workbook(*command, "1")
+    assert (code, cells(record().load())) == (0, CELLS[:2])
+    assert out == record().provenance() + "\n"
+    code, out, _ = workbook(*command, "2")
+    assert (code, cells(record().load())) == (0, CELLS)
+    assert "seeds 0, 1, 3 cells" in out
+    assert len(computed) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["07"], "Error: Unknown experiment '07'."),
+        (["02_smal"], "Did you mean '02_small'?"),
+        (["02_small", "--scale", "qick"], "Did you mean 'quick'?"),
+        (["02_small", "--backbone", "tiny-lama"], "Did you mean 'tiny-llama'?"),
+        (["02_small", "--seeds", "0"], "Invalid value for '--seeds'"),
+        ([], "Missing argument"),
+    ],
+)
+def test_mistakes_exit_with_2_and_one_message(workbook, computed, tmp_path, arguments, message):
+    code, out, err = workbook("record", *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert "Traceback" not in err
+    assert computed == []
+    assert not (tmp_path / "runs").exists()
+
+
+def test_help(workbook):
+    code, out, _ = workbook("record", "--help")
+    assert code == 0
+    assert " record [OPTIONS] NN..." in out
+    assert "Record the experiments of notebooks" in out
