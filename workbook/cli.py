@@ -143,8 +143,9 @@ def record(
     chosen = [experiments.Record(experiment, scale, backbone) for experiment in experiments.find(notebooks)]
     for seed in range(seeds):  # a whole table of one seed is worth more than three seeds of half a table
         for one in chosen:
-            one.fill(range(seed + 1))
+            one.fill(range(seed + 1), wait=False)
     for one in chosen:
+        one.fill(range(seeds))
         print(one.provenance())
 
 

@@ -86,11 +86,24 @@ class Record:
         names = [f"{self.experiment.name}, {cell['variant']}, seed {cell['seed']}" for cell in cells]
         return [name for name, cell in zip(names, cells, strict=True) if not self._is_current(cell)]
 
-    def fill(self, seeds: Iterable[int], variants: tuple[str, ...] = (), progress: bool | None = None) -> pd.DataFrame:
+    def fill(
+        self,
+        seeds: Iterable[int],
+        variants: tuple[str, ...] = (),
+        *,
+        wait: bool = True,
+        progress: bool | None = None,
+    ) -> pd.DataFrame:
         """Compute what is missing or stale, keep every cell as soon as it is there, and return all rows asked for.
 
         Several processes may fill one record at a time: each takes cells that no other is at. In the end, stale cells
         that were not asked for are dropped.
+
+        Args:
+            seeds: Seeds.
+            variants: Names of variants; all of them if none is given.
+            wait: Wait for cells that other processes are at; else leave them to those, and their rows out.
+            progress: A bar over the cells; None shows it in a terminal.
 
         Raises:
             UnknownNameError: No such variant.
@@ -117,6 +130,8 @@ class Record:
                         continue
                     waiting.remove((variant, seed))
                     bar.update()
+                if not wait:
+                    break
                 if waiting:
                     time.sleep(2)  # another process is at what is left
         with self._lock():
