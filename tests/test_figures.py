@@ -22,6 +22,9 @@ SCORES = pd.DataFrame(
     }
 )
 LAYERS = pd.DataFrame({"layer": [*range(31)] * 2, "cosine": np.linspace(1, 0, 62), "text": ["a"] * 31 + ["b"] * 31})
+HISTORY = pd.DataFrame(
+    {"stage": ["mntp"] * 4 + ["simcse"] * 2, "step": [1, 2, 3, 4, 1, 2], "loss": [9, 7, 6, 5, 2, 1.5]}
+)
 MATRIX = pd.DataFrame([[0.1, 0.9], [0.4, np.nan]], index=["layer 0", "layer 1"], columns=["the", "cat"])
 
 DRAW = {
@@ -37,6 +40,15 @@ DRAW = {
     ),
     "scatter": lambda: figures.scatter(LAYERS, "layer", "cosine", hue="text"),
     "heatmap": lambda: figures.heatmap(MATRIX, signed=True, unit="cosine"),
+    "estimates": lambda: figures.estimates(
+        pd.concat([SCORES.assign(source="recorded"), SCORES[:1].assign(source="this run", score=36.0)]),
+        "pooling",
+        "score",
+        hue="attention",
+        hollow="source",
+        baseline={"chance": 5},
+    ),
+    "losses": lambda: figures.losses(HISTORY, {"mntp": 10.8, "simcse": 2.1}),
     "panels": lambda: figures.bars(SCORES, "pooling", "score", panel="attention"),
 }
 
@@ -61,6 +73,32 @@ def test_lines_are_sorted_and_told_apart_without_colour():
     axes = figures.lines(LAYERS.sample(frac=1, random_state=0), "layer", "cosine", hue="text").axes[0]
     assert list(axes.lines[0].get_xdata()) == list(range(31))
     assert len({(line.get_linestyle(), line.get_marker()) for line in axes.lines}) == 2
+
+
+def test_estimates_show_values_and_intervals_and_later_sources_hollow():
+    axes = DRAW["estimates"]().axes[0]
+    points = {bar.get_label(): bar for bar in axes.containers}
+    assert [*points] == ["causal", "causal, this run", "bidirectional"]
+    assert list(points["causal"].lines[0].get_ydata()) == [37, 18]
+    (whiskers,) = points["causal"].lines[2]
+    assert [tuple(segment[:, 1]) for segment in whiskers.get_segments()] == [(35, 40), (16, 21)]
+    assert [points[name].lines[0].get_markerfacecolor() == "white" for name in points] == [False, True, False]
+    assert points["causal"].lines[0].get_marker() != points["bidirectional"].lines[0].get_marker()
+    places = np.concatenate([bar.lines[0].get_xdata() for bar in points.values()])
+    assert len(set(places)) == 5  # no point hides another
+    assert sorted(places.astype(float).round()) == [0, 0, 0, 1, 1]
+
+
+def test_losses_have_their_chance_level_in_a_panel_each():
+    fig = DRAW["losses"]()
+    assert [axes.get_title(loc="left") for axes in fig.axes] == ["mntp", "simcse"]
+    for axes, chance in zip(fig.axes, (10.8, 2.1), strict=True):
+        _, level = axes.lines
+        assert level.get_ydata()[0] == chance
+        assert axes.get_ylim()[0] == 0 < chance < axes.get_ylim()[1]
+    assert list(fig.axes[1].lines[0].get_ydata()) == [2, 1.5]
+    with pytest.raises(InvalidValueError, match="simcse"):
+        figures.losses(HISTORY, {"mntp": 10.8})
 
 
 def test_distributions_are_halves_and_need_two():

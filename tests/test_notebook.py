@@ -112,6 +112,15 @@ def test_claims_are_recorded(start, tmp_path):
     assert json.loads((tmp_path / "claims.json").read_text())[0]["measured"]["causal_mean"]["low"] == 35
 
 
+def test_claims_on_recorded_numbers_are_judged_at_the_scale_of_the_record(start):
+    run = start()
+    numbers = {"mntp_mean": (30, 29, 31), "mntp_simcse_mean": (40, 39, 41)}
+    assert run.claim("llm2vec-simcse", **numbers).verdict == "not tested at this scale"
+    assert run.claim("llm2vec-simcse", scale="cpu", **numbers).verdict == "reproduced"
+    with pytest.raises(UnknownNameError, match="scale"):
+        run.claim("llm2vec-simcse", scale="cpus", **numbers)
+
+
 def test_a_new_start_drops_what_the_notebook_left_before(tmp_path):
     frame = pd.DataFrame({"x": ["a", "b"], "y": [1.0, 2.0]})
 

@@ -501,6 +501,12 @@ def test_too_little_that_differs(write):
         load(write("alone.jsonl", jsonl(given)), "contrastive")
 
 
+def test_repeated_chunks_are_left_out_without_a_word(write, recwarn):
+    found = load(write("mine.txt", "short\nshort\nother\n"), "mntp", max_length=6)
+    assert len(found.datasets["mine"]) < 3
+    assert not recwarn
+
+
 def test_too_little_text_for_a_chunk(write):
     path = write("mine.txt", "short\n")
     with pytest.raises(InvalidValueError, match="texts: expected at least 8 tokens, to fill one chunk, got 6"):

@@ -195,20 +195,22 @@ class Run:
         """
         return experiments.Record(experiments.get(name), recorded, self.backbone).provenance()
 
-    def claim(self, claim_id: str, **measured: Any) -> claims.Verdict:
-        """Judge a claim on what this run measured, and record the verdict in ``claims.json``.
+    def claim(self, claim_id: str, *, scale: str | None = None, **measured: Any) -> claims.Verdict:
+        """Judge a claim on what this run measured or read, and record the verdict in ``claims.json``.
 
         Args:
             claim_id: Its id in ``data/claims.json``.
+            scale: Scale of the numbers, where they are of a record and not of this run.
             **measured: What `workbook.claims.Estimate.of` takes, by the names of the claim's rule; paired differences
                 as ``**{"a - b": (value, low, high)}``.
 
         Raises:
-            UnknownNameError: No such claim, or a name that its rule does not know.
+            UnknownNameError: No such claim or scale, or a name that its rule does not know.
             InvalidValueError: A name of the rule was not measured, or a value is not finite.
             OutputError: The folder can't be written.
         """
-        verdict = claims.judge(claims.get(claim_id), measured, scale=self.scale.name, notebook=self.notebook)
+        scale = scale or self.scale.name
+        verdict = claims.judge(claims.get(claim_id), measured, scale=scale, notebook=self.notebook)
         claims.write([verdict], self.output_dir / "claims.json")
         self._judged[claim_id] = verdict
         return verdict

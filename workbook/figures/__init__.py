@@ -6,6 +6,7 @@ nothing leaks; ``Run.figure`` of `workbook.notebook` saves and shows it.
 
 from .charts import bars, distributions, lines, scatter
 from .maps import heatmap, heatmaps
+from .runs import estimates, losses
 from .style import DASHES, FULL, HALF, HATCHES, MARKERS, OKABE_ITO, save, use_style
 
 __all__ = [
@@ -17,9 +18,11 @@ __all__ = [
     "OKABE_ITO",
     "bars",
     "distributions",
+    "estimates",
     "heatmap",
     "heatmaps",
     "lines",
+    "losses",
     "save",
     "scatter",
     "use_style",

