@@ -143,3 +143,19 @@ def test_recency_of_an_embedder_that_reads_the_end_alone():
 def test_bad_input(tiny, call, message):
     with pytest.raises(InvalidValueError, match=message):
         call(tiny())
+
+
+def test_encoding_cost_counts_tokens_and_takes_turns(tiny):
+    order = []
+    models = {name: tiny(name) for name in ("mean", "echo")}
+    for name, model in models.items():
+        model.register_forward_pre_hook(lambda *_, name=name: order.append(name))
+    frame = probes.encoding_cost(models, TEXTS, turns=2)
+    assert order == ["mean", "echo"] * 3  # once to warm up
+    assert frame[["turn", "model"]].to_numpy().tolist() == [[0, "mean"], [0, "echo"], [1, "mean"], [1, "echo"]]
+    read = {name: int(model.preprocess(TEXTS)["attention_mask"].sum()) for name, model in models.items()}
+    assert dict(zip(frame["model"], frame["tokens"], strict=True)) == read
+    assert read["echo"] > 2 * read["mean"] - 2 * len(TEXTS)
+    assert (frame["seconds"] > 0).all()
+    with pytest.raises(InvalidValueError, match="turns"):
+        probes.encoding_cost(models, TEXTS, turns=0)

@@ -203,3 +203,11 @@ def test_bad_input(tiny, call, message):
 
 def test_a_longer_window_takes_what_was_refused(tiny):
     assert probes.word_states(tiny(max_length=601), [["b" * 600]])[0].shape == (1, 32)
+
+
+def test_guesses_without_a_model():
+    learnt = pd.DataFrame({"words": [["a", "b", "a", ","], ["c", "d"]], "tags": [["x", "y", "x", ""], ["y", "y"]]})
+    asked = pd.DataFrame({"words": [["a", "b", "e", ","]], "tags": [["x", "x", "y", ""]]})
+    found = probes.word_guesses(learnt, asked)
+    # The commonest tag is y, which one of three has; by word x, y, and for the unknown word y again.
+    assert found == {"commonest tag": pytest.approx(100 / 3), "word alone": pytest.approx(200 / 3)}

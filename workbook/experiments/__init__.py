@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..errors import UnknownNameError
 from . import llm2vec
+from .compare import estimate, judged, paired
 from .grid import Experiment, Variant
 from .records import RECORDED, Record
 from .summary import accuracy, over_seeds
@@ -11,7 +12,20 @@ from .summary import accuracy, over_seeds
 EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in llm2vec.EXPERIMENTS}
 """All experiments by name, in the order of their notebooks."""
 
-__all__ = ["EXPERIMENTS", "RECORDED", "Experiment", "Record", "Variant", "accuracy", "find", "get", "over_seeds"]
+__all__ = [
+    "EXPERIMENTS",
+    "RECORDED",
+    "Experiment",
+    "Record",
+    "Variant",
+    "accuracy",
+    "estimate",
+    "find",
+    "get",
+    "judged",
+    "over_seeds",
+    "paired",
+]
 
 
 def get(name: str) -> Experiment:

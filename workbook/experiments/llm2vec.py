@@ -31,8 +31,35 @@ UNI_SIMCSE, BI_SIMCSE = (
 )
 FULL = Variant("Bi + MNTP + SimCSE", "llm2vec", ("mntp", "simcse"))
 
+PUBLISHED = {
+    ("causal", "none"): UNI.name,
+    ("bidirectional", "none"): BI.name,
+    ("bidirectional", "mntp"): MNTP.name,
+    ("causal", "simcse"): UNI_SIMCSE.name,
+    ("bidirectional", "simcse"): BI_SIMCSE.name,
+    ("bidirectional", "mntp+simcse"): FULL.name,
+}
+"""Names of the variants by the attention and training of the published tables, in the order of table 5."""
+
 POOLINGS = ("mean", "weighted-mean", "last-token")
 _EVERY = {"quick": 2, "cpu": 10, "gpu": 25, "paper": 25}
+
+
+def above_uni(published: pd.DataFrame, ours: pd.DataFrame) -> pd.DataFrame:
+    """What each step adds to the causal model, in points: the paper's models, and ours beside them.
+
+    Args:
+        published: Columns model, attention, training and score, of one pooling; scores of several tasks are averaged.
+        ours: Columns variant and score, one row a variant.
+
+    Returns:
+        One row a variant, one column a model that has a causal row; ours is the last, ``here``.
+    """
+    names = [PUBLISHED.get(key) for key in zip(published["attention"], published["training"], strict=True)]
+    table = published.assign(variant=names).pivot_table(index="variant", columns="model", values="score")
+    table = table.reindex(PUBLISHED.values()).rename_axis(columns=None)
+    table["here"] = ours.set_index("variant")["score"]
+    return (table - table.loc[UNI.name]).dropna(axis="columns", how="all").dropna(how="all")
 
 
 def smaller(scale: str) -> Scale:

@@ -3,7 +3,17 @@
 A probe takes a sentence-transformers model whose first module is a `workbook.modules.Decoder`, and leaves it as it was.
 """
 
+from .cost import encoding_cost
 from .states import TIE, layer_cosine, prefix_test, recency
-from .words import word_probe, word_states
+from .words import word_guesses, word_probe, word_states
 
-__all__ = ["TIE", "layer_cosine", "prefix_test", "recency", "word_probe", "word_states"]
+__all__ = [
+    "TIE",
+    "encoding_cost",
+    "layer_cosine",
+    "prefix_test",
+    "recency",
+    "word_guesses",
+    "word_probe",
+    "word_states",
+]

@@ -137,6 +137,27 @@ def word_probe(
     return scored
 
 
+def word_guesses(train: pd.DataFrame, test: pd.DataFrame) -> dict[str, float]:
+    """Accuracies in points without any model, for the baselines of :func:`word_probe`.
+
+    Args:
+        train: Columns ``words`` and ``tags``, as for :func:`word_probe`.
+        test: The same.
+
+    Returns:
+        ``commonest tag``, always the commonest of ``train``; and ``word alone``, for each word the tag that it has
+        most often in ``train`` (of several the first in the alphabet), the commonest tag for a word that is not there.
+
+    Raises:
+        InvalidValueError: A missing column, a sentence with more words than tags or fewer, or nothing to score.
+    """
+    learnt, scored = _scored_words("train", train), _scored_words("test", test)
+    commonest = learnt["tag"].mode()[0]
+    alone = scored["word"].map(learnt.groupby("word")["tag"].agg(lambda tags: tags.mode()[0])).fillna(commonest)
+    guessed = {"commonest tag": commonest, "word alone": alone}
+    return {name: float(100 * (scored["tag"] == tag).mean()) for name, tag in guessed.items()}
+
+
 def _tokens(module: Decoder, words: Sequence[Sequence[str]]) -> tuple[list[list[int]], list[list[list[int]]]]:
     """Ids of each sentence with the token in front, and for each word the numbers of its tokens, from 0 behind it."""
     tokenizer = module.tokenizer

@@ -1,0 +1,69 @@
+"""Numbers for verdicts: from the right source, and paired where seeds and units are the same."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from workbook.corpora import authored
+from workbook.experiments import estimate, judged, over_seeds, paired
+from workbook.experiments.llm2vec import above_uni
+
+
+def rows(source="recorded", **by_variant):
+    """One score a seed."""
+    found = [(source, variant, seed, score) for variant, scores in by_variant.items() for seed, score in scores.items()]
+    return pd.DataFrame(found, columns=["source", "variant", "seed", "score"])
+
+
+LIVE = rows("this run", Bi={7: 99.0})
+
+
+def test_the_record_goes_before_the_rerun():
+    both = pd.concat([rows(Bi={0: 1.0, 1: 3.0}), LIVE])
+    assert judged(both)["score"].tolist() == [1.0, 3.0]
+    assert judged(LIVE)["score"].tolist() == [99.0]
+    assert estimate(over_seeds(both, ["source", "variant"]), "Bi")[0] == 2.0
+
+
+def test_estimate_takes_the_highest_of_what_is_left():
+    summary = rows(Uni={0: 1.0}).assign(low=0.0, high=2.0, pooling="mean")
+    summary = pd.concat([summary, summary.assign(score=5.0, low=4.0, high=6.0, pooling="last-token")])
+    assert estimate(summary, "Uni") == (5.0, 4.0, 6.0)
+    assert estimate(summary, "Uni", pooling="mean") == (1.0, 0.0, 2.0)
+    assert estimate(summary, "Bi") is None
+
+
+def test_paired_differences_know_nothing_of_what_seeds_share():
+    found = paired(rows(Uni={0: 10.0, 1: 20.0, 2: 60.0}, Bi={0: 11.0, 1: 21.5, 2: 60.5}), "Bi", "Uni")
+    assert found[0] == pytest.approx(1.0)
+    assert found[2] - found[0] == pytest.approx(4.302653 * 0.5 / 3**0.5, rel=1e-5)  # Student's t, two degrees
+
+
+def test_an_untrained_variant_meets_every_seed():
+    grid = rows(Uni={0: 10.0}, Bi={0: 11.0, 1: 12.0, 2: 13.0})
+    assert paired(grid, "Bi", "Uni")[0] == pytest.approx(2.0)
+    assert paired(grid, "Uni", "Bi")[0] == pytest.approx(-2.0)
+    assert paired(grid, "Bi", "FULL") is None
+
+
+def test_paired_by_unit_the_same_sentences_make_no_doubt():
+    counts = {"sentence": range(4), "words": [2, 5, 3, 10]}
+    first = pd.DataFrame({**counts, "correct": [2, 1, 3, 0]})
+    second = first.assign(correct=first["correct"] - np.array([1, 0, 0, 0]))
+    both = pd.concat([first.assign(variant="Bi"), second.assign(variant="Uni")]).assign(source="recorded", seed=0)
+    value, low, high = paired(both, "Bi", "Uni")
+    assert value == pytest.approx(100 * 1 / 20)
+    share = 1 / 20
+    error = np.sqrt(sum((gap - share * n) ** 2 for gap, n in zip([1, 0, 0, 0], counts["words"], strict=True))) / 20
+    assert (high - low) / 2 == pytest.approx(100 * 1.959964 * error, rel=1e-5)
+
+
+def test_gains_over_the_causal_model_beside_the_paper():
+    paper = authored.published("llm2vec_mteb").query("benchmark == 'MTEB subset of 15' and pooling == 'mean'")
+    table = above_uni(paper, pd.DataFrame({"variant": ["Bi", "Uni"], "score": [36.0, 40.0]}))
+    assert list(table.columns) == ["LLaMA-2-7B", "Mistral-7B", "S-LLaMA-1.3B", "here"]
+    assert table.loc["Bi"].round(2).tolist() == [-7.61, 7.07, -2.77, -4.0]  # table 5
+    assert (table.loc["Uni"] == 0).all()
+    words = above_uni(authored.published("llm2vec_words"), pd.DataFrame({"variant": ["Bi"], "score": [36.0]}))
+    assert "BERT-large" not in words  # no causal row to compare with
+    assert words.loc["Bi + MNTP", "S-LLaMA-1.3B"] == pytest.approx((90.51 + 96.59 + 92.04 - 86.10 - 96.09 - 90.89) / 3)

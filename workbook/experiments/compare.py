@@ -1,0 +1,64 @@
+"""From summarised rows to what a claim is judged by: one number, or the difference of two variants."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from .summary import accuracy, over_seeds
+
+Interval = tuple[float, float, float]
+"""Value, lower and upper end."""
+
+
+def judged(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows that verdicts rest on: of the first source, which is the record where there is one.
+
+    Args:
+        rows: As ``Run.experiment`` gives them, or summarised with ``source`` as a group.
+    """
+    return rows[rows["source"] == rows["source"].iloc[0]]
+
+
+def estimate(summary: pd.DataFrame, variant: str, **where: str) -> Interval | None:
+    """Score and interval of a variant; of the highest row, where several are left.
+
+    Args:
+        summary: Columns source, variant, score, low and high.
+        variant: Its name.
+        **where: Values of further columns, such as ``pooling="mean"``.
+
+    Returns:
+        None where the variant was not measured: a rerun without a record has only some.
+    """
+    rows = judged(summary)
+    for column, value in {"variant": variant, **where}.items():
+        rows = rows[rows[column] == value]
+    return None if rows.empty else tuple(map(float, rows.sort_values("score").iloc[-1][["score", "low", "high"]]))
+
+
+def paired(rows: pd.DataFrame, first: str, second: str) -> Interval | None:
+    """First variant minus second under the same seeds, and over the same units where the rows count them.
+
+    A variant that is not trained has one seed, which meets all seeds of the other.
+
+    Args:
+        rows: Columns source, variant, seed and score; or, for a difference of accuracies in points, in place of score
+            the columns sentence (the unit), words and correct, as :func:`~.summary.accuracy` takes them.
+        first: Name of a variant.
+        second: Name of another.
+
+    Returns:
+        None where one of the two was not measured.
+    """
+    counted = "correct" in rows
+    units = ["sentence", "words"] if counted else ["source"]
+    grid = judged(rows).pivot(index=units, columns=["variant", "seed"], values="correct" if counted else "score")
+    if not {first, second} <= set(grid.columns.get_level_values("variant")):
+        return None
+    one, other = grid[first], grid[second]
+    seeds = one.columns.union(other.columns) if 1 in (len(one.columns), len(other.columns)) else one.columns
+    gaps = {seed: one.get(seed, one.iloc[:, 0]) - other.get(seed, other.iloc[:, 0]) for seed in seeds}
+    long = pd.DataFrame(gaps).melt(ignore_index=False, var_name="seed", value_name="gap").reset_index()
+    by_seed = accuracy(long.rename(columns={"gap": "correct"}), ["seed"]) if counted else long
+    found = over_seeds(by_seed.assign(pair=""), ["pair"], "score" if counted else "gap")
+    return tuple(map(float, found.iloc[0, 1:4]))
