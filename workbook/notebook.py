@@ -169,7 +169,7 @@ class Run:
             recorded: Scale of the record.
 
         Returns:
-            Tidy rows; ``source`` is ``recorded`` or ``this run``.
+            Tidy rows; ``source`` is ``recorded`` or ``this run``, ``label`` the variant, marked where it is this run's.
 
         Raises:
             UnknownNameError: No such experiment or scale.
@@ -184,7 +184,9 @@ class Run:
         if self.rerun:
             live = experiments.Record(experiment, self.scale.name, self.backbone, cache_path("runs"))
             frames.append(live.fill([self.seed], experiment.live, progress=False).assign(source="this run"))
-        return pd.concat(frames, ignore_index=True)
+        frame = pd.concat(frames, ignore_index=True)
+        live = frame["source"] == "this run"
+        return frame.assign(label=frame["variant"].mask(live, frame["variant"] + " (this run)"))
 
     def recorded(self, name: str, recorded: str = "cpu") -> str:
         """One line on where the recorded numbers of an experiment come from, for the text under its table.

@@ -66,6 +66,7 @@ def estimates(
                 rows = rows_of(rows_of(part, hue, level), hollow, source)
                 slot = place * len(sources) + later - (slots - 1) / 2
                 color = cycle(OKABE_ITO, place)
+                names = (level, source if later or level == "" else "")
                 axes.errorbar(
                     [groups.index(name) + slot * 0.7 / slots for name in rows[x]],
                     rows[y],
@@ -76,7 +77,7 @@ def estimates(
                     markersize=5.5,
                     elinewidth=1.2,
                     capsize=2,
-                    label=", ".join(str(name) for name in (level, source if later else "") if name != ""),
+                    label=", ".join(str(name) for name in names if name != ""),
                 )
         axes.set_xticks(range(len(groups)), [str(group) for group in groups])
         axes.set_xlim(-0.5, len(groups) - 0.5)
