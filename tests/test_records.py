@@ -411,7 +411,8 @@ def test_a_notebook_shows_what_is_recorded(start, record, computed):
     frame = record().fill([0])
     computed.clear()
     run = start(rerun=False)
-    pd.testing.assert_frame_equal(run.experiment("02_small", "quick"), frame.assign(source="recorded"))
+    expected = frame.assign(source="recorded", label=frame["variant"])
+    pd.testing.assert_frame_equal(run.experiment("02_small", "quick"), expected)
     assert run.recorded("02_small", "quick") == record().provenance()
     assert computed == []
 
@@ -425,6 +426,7 @@ def test_a_rerun_stands_beside_what_is_recorded_and_is_kept(start, record, compu
     computed.clear()
     both = start(rerun=True).experiment("02_small", "quick")
     assert list(both["source"]) == ["recorded"] * 4 + ["this run"] * 2
+    assert list(both["label"][-2:]) == ["trained (this run)"] * 2
     pd.testing.assert_frame_equal(both[both["source"] == "this run"].reset_index(drop=True), alone)
     assert computed == []
     assert len(record().load()) == 4, "the project's record is left alone"
