@@ -489,5 +489,5 @@ def test_mistakes_exit_with_2_and_one_message(workbook, computed, tmp_path, argu
 def test_help(workbook):
     code, out, _ = workbook("record", "--help")
     assert code == 0
-    assert " record [OPTIONS] NN..." in out
+    assert "NN..." in out
     assert "Record the experiments of notebooks" in out

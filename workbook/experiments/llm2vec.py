@@ -115,6 +115,12 @@ def _read_once(decoder: PreTrainedModel) -> Iterator[None]:
         decoder.forward = read
 
 
+def role_splits(sizes: Scale) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The snippets of the roles corpus that the word-level probe learns from, and those that it is tested on."""
+    roles = load_roles()
+    return roles.split("train")[: 4 * sizes.texts], roles.split("test")[: 2 * sizes.texts]
+
+
 def words(model: SentenceTransformer, sizes: Scale, *, shifted: bool = False) -> pd.DataFrame:
     """Roles of names in source code, by a linear classifier on frozen states.
 
@@ -123,8 +129,7 @@ def words(model: SentenceTransformer, sizes: Scale, *, shifted: bool = False) ->
 
     Source: LLM2Vec, section 3.1; ``shifted`` for models trained with MNTP, appendix D.1.3.
     """
-    roles = load_roles()
-    train, test = roles.split("train")[: 4 * sizes.texts], roles.split("test")[: 2 * sizes.texts]
+    train, test = role_splits(sizes)
     scored = probes.word_probe(model, train, test, shifted=shifted)
     return scored.groupby("sentence")["correct"].agg(words="size", correct="sum").reset_index()
 
