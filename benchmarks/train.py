@@ -23,7 +23,7 @@ import workbook
 from workbook import backbones
 from workbook.files import cache_path
 from workbook.training import Recipe, train
-from workbook.training.run import load_data
+from workbook.training.stage import load_data
 
 
 def engine(steps: int) -> float:

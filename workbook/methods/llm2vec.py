@@ -14,7 +14,8 @@ MNTP = {
     "quick": {"steps": 6, "batch_size": 8, "max_length": 32, "learning_rate": 1e-3, "warmup_steps": 1},
     "cpu": {"steps": 100, "batch_size": 16, "max_length": 64, "learning_rate": 1e-3, "warmup_steps": 10},
     "gpu": {"steps": 1000, "batch_size": 32, "max_length": 128, "learning_rate": 5e-4, "warmup_steps": 50},
-    # The decay is sized for three epochs: some 228,000 chunks with the tokenizer of Llama. 1000 steps are trained.
+    # The decay is sized for three epochs, as in the released code: some 228,000 chunks with the tokenizer of Llama.
+    # 1000 steps are trained; so with the other two stages.
     "paper": {
         "data": "wikitext",
         "steps": 1000,
@@ -38,6 +39,7 @@ SIMCSE = {
         "batch_size": 128,
         "max_length": 128,
         "learning_rate": 3e-5,
+        "decay_steps": 23_400,
         "adapter": ALL_LINEAR,
         "gradient_checkpointing": True,
     },
@@ -63,7 +65,8 @@ def recipe(scale: str, backbone: str) -> Recipe:
         UnknownNameError, ModelNotFoundError: No such scale or backbone.
 
     Source: LLM2Vec, section 2.2; appendices D.1.1 (masking), D.1.2 (dropout 0.3, batch 32 or 128) and G.2. Left to
-    choose was the masking of backbones that the paper has not: they get that of its Llamas.
+    choose was the masking of backbones that the paper has not: they get that of its Llamas. Other than in section 5.1,
+    the supervised stage merges the adapters of SimCSE and begins with fresh ones.
     """
     name, config = get_scale(scale).name, backbones.load_config(backbone)
     simcse = dict(SIMCSE[name])

@@ -52,28 +52,28 @@ def train_into(
         InvalidValueError: A resume that asks for something else; the message names what differs.
         DamagedFileError: ``training.json`` can't be read.
     """
-    from . import run
+    from .run import Training
 
-    own = dict(data or {})
-    for name in own:
-        recipe.only(name)
-    stages = [stage.model_copy(update={"data": own.get(stage.name, stage.data)}) for stage in recipe.stages]
+    training = Training(model, recipe, seed=seed, data=data, progress=progress)
     asked = {
         **plan,
         "seed": seed,
         "stages": {
             # The data by content: a file may be moved, but not changed.
-            stage.name: stage.model_dump(mode="json", exclude={"name", "data"})
-            | {"data_fingerprint": run.load_data(stage, model[0].tokenizer).fingerprint}
-            for stage in stages
+            one.stage.name: one.stage.model_dump(mode="json", exclude={"name", "data"})
+            | {"data_fingerprint": one.data.fingerprint}
+            for one in training.stages
         },
     }
     asked = json.loads(json.dumps(asked))
     _check(output, asked, resume)
-    with atomic_file(output / PLAN) as temporary:
-        temporary.write_text(json.dumps({"asked": asked}, indent=1) + "\n", encoding="utf-8")
-    trained = run.train(model, recipe, seed=seed, data=own, progress=progress)
-    if run.is_main_process():
+    training.processes.wait_for_everyone()  # each process has looked before one writes
+    writes = training.processes.is_main_process
+    if writes:
+        with atomic_file(output / PLAN) as temporary:
+            temporary.write_text(json.dumps({"asked": asked}, indent=1) + "\n", encoding="utf-8")
+    trained = training.run()
+    if writes:
         done = {
             name: {key: record[key] for key in ("key", "source", "tokens", "seconds", "device", "platform", "versions")}
             for name, record in trained.manifest["stages"].items()

@@ -5,7 +5,16 @@ from __future__ import annotations
 import hashlib
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from ..errors import UnknownNameError
 
@@ -29,7 +38,7 @@ class Adapter(BaseModel):
     rank: PositiveInt = 16
     alpha: PositiveFloat = 32
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
+    targets: Annotated[tuple[str, ...], Field(min_length=1)] = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
 class Stage(BaseModel):
@@ -42,7 +51,8 @@ class Stage(BaseModel):
         data: A source of training data, or a file; see ``workbook.training.data.load``.
         limit: Rows of it that are used; all of them if not given.
         steps: Updates of the weights.
-        batch_size: Rows an update, over all devices and accumulated micro-batches.
+        batch_size: Rows an update, over all devices and accumulated micro-batches. Batches, and the negatives that they
+            hold, are the same on any number of devices.
         accumulation: Micro-batches that a batch is split into. It makes contrastive batches smaller, because a
             micro-batch is contrasted with itself alone: those are split by the objective's ``mini_batch_size``
             (GradCache) instead.
@@ -87,6 +97,13 @@ class Recipe(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     stages: tuple[Stage, ...] = ()
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Recipe:
+        names = [stage.name for stage in self.stages]
+        if len({*names}) < len(names):
+            raise ValueError(f"expected stages of different names, got {', '.join(names)}")
+        return self
 
     def fingerprint(self) -> str:
         """Hex sha256 over the content: equal for equal recipes, on every machine."""

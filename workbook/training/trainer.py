@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformerTrainer
 from transformers import TrainerCallback
 
-from ..errors import DamagedFileError, TrainingError
+from ..errors import DamagedFileError, InvalidValueError, TrainingError
 from ..files import CHECKSUMS, verify_checksums, write_checksums, writing
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 WEIGHTS = "trained.safetensors"
+_KEPT = 2  # checkpoints, so that there is one where the newest is damaged
 
 
 class StageTrainer(SentenceTransformerTrainer):
@@ -42,7 +43,8 @@ class StageTrainer(SentenceTransformerTrainer):
         super().__init__(**options)
         self._dtype = dtype
         self._decay_steps = decay_steps
-        self.tokens = self.seconds_before = 0
+        self.tokens = 0  # read by this process in this session
+        self.before = {"tokens": 0, "seconds": 0.0}
         self.began = time.perf_counter()
         self.add_callback(_Guard(self))
 
@@ -78,36 +80,77 @@ class StageTrainer(SentenceTransformerTrainer):
     def not_finite(self, what: str) -> TrainingError:
         """The error that ends a training which has left the numbers."""
         kept = last_checkpoint(Path(self.args.output_dir))
-        last = next((entry["loss"] for entry in reversed(self.state.log_history) if "loss" in entry), float("nan"))
+        last = [entry["loss"] for entry in self.state.log_history if "loss" in entry][-1:]
         return TrainingError(
-            f"Expected finite numbers, got {what} at step {self.state.global_step + 1}, after a loss of "
-            f"{last:.4g} at the step before. "
+            f"Expected finite numbers, got {what} at step {self.state.global_step + 1}"
+            f"{f', after a loss of {last[0]:.4g} at the step before' if last else ''}. "
             f"{f'The last good checkpoint is kept: {kept}.' if kept else 'No checkpoint was written yet.'} "
             "Lower the learning rate, warm up longer, or raise the temperature."
         )
 
     def so_far(self) -> dict[str, float]:
-        """Tokens read and seconds trained in this stage, over all its sessions."""
-        return {"tokens": self.tokens, "seconds": self.seconds_before + time.perf_counter() - self.began}
+        """Tokens read and seconds trained in this stage, over all its sessions and devices."""
+        tokens = self.accelerator.reduce(torch.tensor(self.tokens, device=self.args.device), "sum").item()
+        seconds = time.perf_counter() - self.began
+        return {"tokens": self.before["tokens"] + tokens, "seconds": self.before["seconds"] + seconds}
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Add the tokens and seconds so far to every entry of the log."""
         super().log(logs | self.so_far(), *args, **kwargs)
 
-    def train(self, checkpoint: Path | None) -> Any:
-        """Train, from a checkpoint or from the start."""
+    def train(self, checkpoint: Path | None) -> None:
+        """Train, from a checkpoint or from the start.
+
+        Raises:
+            InvalidValueError: The data has too few rows that differ to fill a batch.
+        """
         self.began = time.perf_counter()
         with writing(Path(self.args.output_dir)):
-            return super().train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+            super().train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        if self.state.global_step < self.args.max_steps:
+            raise InvalidValueError(
+                "batch_size", "no more rows than have nothing in common, since a batch holds no text twice",
+                self.args.train_batch_size, "Lower it, or give more data.",
+            )  # fmt: skip
+
+    def set_initial_training_values(self, *args: Any, **kwargs: Any) -> tuple[int, ...]:
+        """As many epochs as the steps take: one is shorter than it says where texts that repeat fill no further batch.
+
+        transformers would make no more epochs than full ones take, and stop short of ``max_steps`` without a word.
+        """
+        _, *rest = super().set_initial_training_values(*args, **kwargs)
+        return self.args.max_steps, *rest
+
+    def _init_training_state(
+        self, max_steps: int, updates: int, epochs: int, checkpoint: str | None, trial: Any
+    ) -> tuple[int, int]:
+        """Where to go on: the epoch, and the micro-batches of it that are done.
+
+        Read from where the checkpoint says it was: transformers reckons with full epochs, and would make a step more
+        where the last one was saved.
+        """
+        start = super()._init_training_state(max_steps, updates, epochs, checkpoint, trial)
+        if checkpoint is None:
+            return start
+        if self.state.global_step == max_steps:
+            return epochs, 0
+        epoch, part = divmod(self.state.epoch, 1)
+        return int(epoch), round(part * len(self._train_dataloader))
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         save_weights(self.trainable(), Path(output_dir or self.args.output_dir))
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
+        self.accelerator.wait_for_everyone()  # each process has written its random states
         if self.args.should_save:
-            folder = Path(self.args.output_dir, f"checkpoint-{self.state.global_step}")
-            write_checksums(folder, ("*.safetensors", "*.pt", "*.pth", "trainer_state.json"))
+            folder = Path(self.args.output_dir)
+            write_checksums(
+                folder / f"checkpoint-{self.state.global_step}",
+                ("*.safetensors", "*.pt", "*.pth", "trainer_state.json"),
+            )
+            for old in checkpoints(folder)[_KEPT:]:  # only now that the new one is whole
+                shutil.rmtree(old)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         load_weights(self.trainable(), Path(resume_from_checkpoint))
@@ -119,7 +162,7 @@ class Every(TrainerCallback):
     Args:
         trainer: Whose model is measured.
         steps: Every how many.
-        measure: From the model to numbers by name. Random states are left as they were.
+        measure: From the model to numbers by name. torch's random states are left as they were.
     """
 
     def __init__(self, trainer: StageTrainer, steps: int, measure: Callable[[SentenceTransformer], dict[str, float]]):
@@ -155,8 +198,7 @@ class _Guard(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.log_history:
-            last = state.log_history[-1]
-            self.trainer.tokens, self.trainer.seconds_before = last["tokens"], last["seconds"]
+            self.trainer.before = {name: state.log_history[-1][name] for name in ("tokens", "seconds")}
 
     def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         gradients = [p.grad for p in self.trainer.trainable().values() if p.grad is not None]
@@ -195,19 +237,22 @@ def load_weights(parameters: dict[str, torch.Tensor], folder: Path) -> None:
             parameter.copy_(saved[name])
 
 
-def last_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint that is whole; one that was cut off while it was written is removed.
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints of a stage, newest first."""
+    return sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.partition("-")[2]), reverse=True)
 
-    A file that changed since it was written is said, its checkpoint is not used, and the one before it counts.
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """The newest checkpoint that is whole; those that are not are removed.
+
+    One that was cut off while it was written goes without a word; one that changed since is said.
     """
-    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.partition("-")[2]), reverse=True)
-    for checkpoint in found:
-        if not (checkpoint / CHECKSUMS).is_file():
-            shutil.rmtree(checkpoint)
-            continue
+    for checkpoint in checkpoints(folder):
         try:
-            verify_checksums(checkpoint, "It is not used; training goes on from an earlier one, or from the start.")
-            return checkpoint
+            if (checkpoint / CHECKSUMS).is_file():
+                verify_checksums(checkpoint, "It is not used; training goes on from an earlier one, or from the start.")
+                return checkpoint
         except DamagedFileError as error:
             warnings.warn(str(error), stacklevel=2)
+        shutil.rmtree(checkpoint)
     return None

@@ -1,0 +1,115 @@
+"""A model made ready for one stage, and put back afterwards; and the objective that the stage names."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import peft
+import torch
+from accelerate import PartialState
+from torch import nn
+
+from .. import backbones
+from ..errors import UnknownNameError
+from ..objectives import OBJECTIVES, set_attention_dropout
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from .recipe import Stage
+
+
+@contextlib.contextmanager
+def prepared(model: SentenceTransformer, stage: Stage, seed: int) -> Iterator[None]:
+    """The model ready to train, and back: adapters merged, dtype, dropout, attention and limits as they were.
+
+    Where the block fails, adapters are dropped and the decoder is as it was before the stage; one that was trained
+    whole is not.
+
+    Args:
+        model: A chain that begins with a Decoder.
+        stage: Says what trains, and how.
+        seed: Of fresh adapters.
+
+    Raises:
+        UnknownNameError: An adapter for a layer that the decoder has not.
+    """
+    module = model[0]
+    decoder = module.decoder
+    dtype, kernel, length = decoder.dtype, decoder.config._attn_implementation, module.max_length
+    frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
+    merged = False
+    try:
+        model.requires_grad_(True)
+        module.max_length = stage.max_length
+        if decoder.device.type == "cpu":
+            decoder.set_attn_implementation("eager")  # faster than sdpa where there is a gradient
+        if stage.adapter is None:
+            decoder.float()  # in half precision small updates round to nothing
+        else:
+            module.decoder = _adapted(decoder, stage, seed)
+        if stage.gradient_checkpointing:
+            decoder.activation_checkpointing_enable({"use_reentrant": False})
+        yield
+        merged = True
+    finally:
+        if module.decoder is not decoder:
+            module.decoder = module.decoder.merge_and_unload() if merged else module.decoder.unload()
+        if stage.gradient_checkpointing:
+            decoder.activation_checkpointing_disable()
+        set_attention_dropout(decoder, 0.0)
+        decoder.to(dtype).set_attn_implementation(kernel)
+        model.requires_grad_(True).eval()
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        module.max_length = length
+        module.attention = module.attention  # setting measures that it is still what it says
+
+
+def _adapted(decoder: nn.Module, stage: Stage, seed: int) -> peft.PeftModel:
+    adapter = stage.adapter
+    linear = {name.rpartition(".")[2] for name, layer in decoder.named_modules() if isinstance(layer, nn.Linear)}
+    for target in adapter.targets:
+        if target not in linear:  # peft passes over a name that it does not find, as long as it finds another
+            raise UnknownNameError(f"adapter target of stage {stage.name}", target, sorted(linear))
+    config = peft.LoraConfig(
+        r=adapter.rank,
+        lora_alpha=adapter.alpha,
+        lora_dropout=adapter.dropout,
+        target_modules=list(adapter.targets),
+    )
+    with torch.random.fork_rng(devices=[decoder.device] if decoder.device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        return peft.get_peft_model(decoder, config)
+
+
+def objective(stage: Stage) -> Callable[[SentenceTransformer], nn.Module]:
+    """What makes the objective of a stage for a model, its name and options checked.
+
+    Raises:
+        UnknownNameError: No such objective, or an option that it does not take.
+    """
+    if stage.objective not in OBJECTIVES:
+        raise UnknownNameError("objective", stage.objective, OBJECTIVES)
+    kind = OBJECTIVES[stage.objective]
+    # SimCSE passes on what it does not know itself, so the options are those of all its bases.
+    family = [base for base in kind.__mro__ if base.__module__ == kind.__module__]
+    known = {name for base in family for name in inspect.signature(base.__init__).parameters}
+    known -= {"self", "model", "head", "generator", "gather_across_devices", "options"}
+    for option in stage.options:
+        if option not in known:
+            raise UnknownNameError(f"option of {stage.objective}", option, sorted(known))
+
+    def make(model: SentenceTransformer) -> nn.Module:
+        options = dict(stage.options)
+        decoder = model[0].decoder
+        if stage.objective == "mntp" and not decoder.config.tie_word_embeddings:
+            options["head"] = backbones.load_head(decoder.config.name_or_path)
+        if stage.objective != "mntp":  # negatives are those of the whole batch, on however many devices it lies
+            options["gather_across_devices"] = PartialState().num_processes > 1
+        return kind(model, **options)
+
+    return make

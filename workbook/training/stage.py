@@ -1,0 +1,210 @@
+"""One stage of a training: resumed where it was stopped, and kept by content when it is done."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import platform
+import shutil
+import warnings
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+import filelock
+import torch
+from accelerate import PartialState
+from sentence_transformers import SentenceTransformerTrainingArguments
+from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
+from sentence_transformers.sentence_transformer.training_args import BatchSamplers, MultiDatasetBatchSamplers
+from transformers import PrinterCallback
+
+from .. import __version__, backbones
+from ..errors import InvalidValueError
+from ..files import CHECKSUMS, atomic_folder, cache_path, verify_checksums, write_checksums
+from . import data as training_data
+from .prepare import objective, prepared
+from .progress import Progress
+from .trainer import WEIGHTS, Every, StageTrainer, last_checkpoint, load_weights, save_weights, trainable
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+    from torch import nn
+    from transformers import PreTrainedTokenizerBase
+
+    from .recipe import Stage
+    from .run import Watch
+
+
+class StageRun:
+    """One stage of one training; its arguments are those of :func:`~.run.train`, and the key of what it starts from."""
+
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        stage: Stage,
+        start: str,
+        seed: int,
+        watch: Watch | None,
+        save_every: int | None,
+        progress: bool | None,
+    ):
+        self.model, self.stage, self.seed, self.watch, self.progress = model, stage, seed, watch, progress
+        self.save_every = save_every or max(1, stage.steps // 10)
+        self.objective = objective(stage)
+        self.data = load_data(stage, model[0].tokenizer)
+        self.rows = _micro_batch(stage, self.data)
+        self.content = {
+            "start": start,
+            "stage": stage.model_dump(mode="json", exclude={"data"}),
+            "data": self.data.fingerprint,
+            "seed": seed,
+            "watch": [watch.name, watch.every] if watch else None,
+            "versions": _versions(),
+        }
+        self.dtype = model[0].decoder.dtype
+        self.key = digest(self.content)
+        self.kept = cache_path("stages", self.key[:24])
+        self.work = cache_path("training", self.key[:24])
+
+    def result(self) -> dict[str, Any]:
+        """Put the trained weights into the model, from the cache or by training; the record of how they came about."""
+        lock = filelock.FileLock(self.work.with_suffix(".lock"))
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(warnings.catch_warnings())
+            # peft's and transformers' own calls of what transformers renamed.
+            warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
+            processes = PartialState()
+            if processes.is_main_process:
+                self.work.parent.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(lock)  # where another training does the same stage, wait, and take its result
+            processes.wait_for_everyone()  # all look into the cache when nobody writes there any more
+            stack.enter_context(prepared(self.model, self.stage, self.seed))
+            loss = self.objective(self.model)
+            record = self._kept(loss)
+            if record is None:
+                record = self._train(loss)
+        return record
+
+    def _kept(self, loss: nn.Module) -> dict[str, Any] | None:
+        """The record of a stage trained before, its weights put into the model; None if there is none."""
+        if not (self.kept / CHECKSUMS).is_file():
+            return None
+        verify_checksums(self.kept, f"Delete {self.kept} to train the stage again.")
+        load_weights(trainable(self.model, loss), self.kept)
+        return json.loads((self.kept / "record.json").read_text(encoding="utf-8"))
+
+    def _train(self, loss: nn.Module) -> dict[str, Any]:
+        trainer = self._trainer(loss)
+        with PartialState().main_process_first():  # the others find only what is whole
+            checkpoint = last_checkpoint(self.work)
+        trainer.train(checkpoint)
+        record = {
+            "key": self.key,
+            **self.content,
+            "source": self.stage.data,
+            "device": backbones.capability(self.model.device.type)["why"],
+            "platform": platform.platform(),
+            "threads": torch.get_num_threads(),
+            "tokens": trainer.state.log_history[-1]["tokens"],
+            "seconds": round(trainer.state.log_history[-1]["seconds"], 1),
+            "log": [entry for entry in trainer.state.log_history if "train_runtime" not in entry],
+        }
+        if trainer.is_world_process_zero():
+            with atomic_folder(self.kept) as folder:
+                save_weights(trainer.trainable(), folder)
+                (folder / "record.json").write_text(json.dumps(record) + "\n", encoding="utf-8")
+                write_checksums(folder, (WEIGHTS, "record.json"))
+            shutil.rmtree(self.work, ignore_errors=True)
+        return record
+
+    def _trainer(self, loss: nn.Module) -> StageTrainer:
+        stage = self.stage
+        arguments = SentenceTransformerTrainingArguments(
+            output_dir=str(self.work),
+            max_steps=stage.steps,
+            per_device_train_batch_size=self.rows,
+            # Batches are drawn whole and split over the devices, so that they are the same on any number of them.
+            accelerator_config={"split_batches": True},
+            gradient_accumulation_steps=stage.accumulation,
+            learning_rate=stage.learning_rate,
+            lr_scheduler_type="linear",
+            warmup_steps=stage.warmup_steps,
+            weight_decay=stage.weight_decay,
+            max_grad_norm=stage.max_grad_norm,
+            seed=self.seed,
+            data_seed=self.seed,
+            # Rows of chunks are lists, in which the sampler can't look for duplicates; their texts differ anyway.
+            batch_sampler=BatchSamplers.BATCH_SAMPLER if stage.objective == "mntp" else BatchSamplers.NO_DUPLICATES,
+            multi_dataset_batch_sampler=MultiDatasetBatchSamplers.PROPORTIONAL,
+            dataloader_drop_last=True,
+            dataloader_pin_memory=self.model.device.type == "cuda",
+            prompts=self.data.prompts,
+            save_strategy="steps",
+            save_steps=self.save_every,
+            logging_steps=1,
+            logging_nan_inf_filter=False,
+            disable_tqdm=True,
+            report_to=[],
+            use_cpu=self.model.device.type == "cpu",
+        )
+        # Without a launcher one device trains: transformers would spread the batch over all that it sees.
+        arguments._n_gpu = min(arguments.n_gpu, 1)
+        trainer = StageTrainer(
+            dtype=self.dtype,
+            decay_steps=stage.decay_steps or stage.steps,
+            model=self.model,
+            args=arguments,
+            train_dataset=self.data.datasets,
+            loss=loss,
+            data_collator=SentenceTransformerDataCollator(self.model[0].preprocess, prompts=self.data.prompts),
+        )
+        trainer.remove_callback(PrinterCallback)
+        if self.watch:
+            trainer.add_callback(Every(trainer, self.watch.every, self.watch.measure))
+        trainer.add_callback(Progress(stage.name, self.progress))
+        return trainer
+
+
+def load_data(stage: Stage, tokenizer: PreTrainedTokenizerBase) -> training_data.TrainingData:
+    """What a stage reads; see :func:`workbook.training.data.load`."""
+    return training_data.load(
+        stage.data, stage.objective, tokenizer=tokenizer, max_length=stage.max_length, limit=stage.limit
+    )
+
+
+def digest(content: object) -> str:
+    """Hex sha256 of plain data."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _micro_batch(stage: Stage, data: training_data.TrainingData) -> int:
+    """Rows of a micro-batch, over all devices; data sets that are too small for one are said, and never read."""
+    devices = PartialState().num_processes
+    rows, rest = divmod(stage.batch_size, stage.accumulation)
+    if rest or rows % devices:
+        raise InvalidValueError(
+            f"batch_size of stage {stage.name}",
+            f"a multiple of {stage.accumulation} micro-batches on {devices} devices",
+            stage.batch_size,
+        )
+    sizes = {name: len(dataset) for name, dataset in data.datasets.items()}
+    if sum(size // rows for size in sizes.values()) < stage.accumulation:
+        found = ", ".join(f"{name}: {size}" for name, size in sizes.items())
+        raise InvalidValueError(
+            f"batch_size of stage {stage.name}",
+            f"no more rows than a data set has ({found})",
+            stage.batch_size,
+            "Lower the batch size, or give more data.",
+        )
+    if small := [name for name, size in sizes.items() if size < rows]:
+        warnings.warn(
+            f"Stage {stage.name}: {', '.join(small)} hold fewer rows than a batch of {rows} and are never read.",
+            stacklevel=4,
+        )
+    return rows
+
+
+def _versions() -> dict[str, str]:
+    names = ("torch", "transformers", "sentence-transformers", "peft")
+    return {"workbook": __version__} | {name: metadata.version(name).partition("+")[0] for name in names}
