@@ -28,3 +28,16 @@ def docs():
     from workbook.corpora.docs import load_docs
 
     return load_docs()
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Small training data by objective, an empty cache beside them, and one thread: what is repeated is bitwise."""
+    import torch
+    from training_tools import write_data
+
+    monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path / "cache"))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield write_data(tmp_path)
+    torch.set_num_threads(threads)

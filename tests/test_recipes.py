@@ -1,0 +1,128 @@
+"""The recipes of the methods: what each scale trains, and the paper's numbers to the letter."""
+
+from itertools import pairwise
+
+import pytest
+
+from workbook import METHODS, recipe
+from workbook.backbones import load_config
+from workbook.errors import ModelNotFoundError, UnknownNameError
+from workbook.objectives import OBJECTIVES
+from workbook.scale import SCALES
+from workbook.training.data import SOURCES
+from workbook.training.prepare import objective
+
+ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+@pytest.fixture
+def sized(monkeypatch):
+    """A backbone of any architecture and width: recipes read nothing else of it."""
+
+    def sized(architecture, width):
+        config = load_config(f"tiny-{architecture}")
+        config.hidden_size = width
+        monkeypatch.setattr("workbook.backbones.load_config", lambda name: config)
+
+    return sized
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_method_has_a_recipe_at_every_scale(method, scale):
+    stages = recipe(method, scale, "tiny-llama").stages
+    names = ["mntp", "simcse", "contrastive"] if method == "llm2vec" else ["contrastive"]
+    assert [stage.name for stage in stages] == [stage.objective for stage in stages] == names
+    for stage in stages:
+        objective(stage)  # its options exist
+        assert stage.objective in SOURCES[stage.data]
+        assert stage.batch_size % stage.accumulation == 0
+        assert stage.warmup_steps < stage.steps <= (stage.decay_steps or stage.steps)
+        assert stage.batch_size % stage.options.get("mini_batch_size", 1) == 0
+    assert recipe(method, scale, "tiny-llama").fingerprint() == recipe(method, scale, "tiny-llama").fingerprint()
+    assert set(OBJECTIVES) >= set(names)
+
+
+def test_the_supervised_stage_is_shared():
+    """Methods that are compared are trained alike."""
+    for scale in SCALES:
+        assert len({recipe(method, scale, "tiny-llama").stages[-1].model_dump_json() for method in METHODS}) == 1
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_larger_scale_trains_more(method):
+    tokens = [
+        [stage.steps * stage.batch_size * stage.max_length for stage in recipe(method, scale, "tiny-llama").stages]
+        for scale in SCALES
+    ]
+    for smaller, larger in pairwise(tokens):
+        assert all(one < other for one, other in zip(smaller, larger, strict=True))
+
+
+@pytest.mark.parametrize(("architecture", "masking"), [("llama", (0.2, "bert")), ("mistral", (0.8, "roberta"))])
+def test_llm2vec_as_published(sized, architecture, masking):
+    """Section 2.2 and appendices D.1 and G.2 of the paper; * marks what only the released configurations say.
+
+    | | MNTP | SimCSE | supervised |
+    |---|---|---|---|
+    | data | wikitext-103 | Wikipedia sentences | E5, public portion |
+    | steps | 1000 | 1000 | 1000 |
+    | batch | 32 | 128 | 512 |
+    | tokens | 512* | 128* | 512 |
+    | learning rate | 5e-5* | 3e-5* | 2e-4 |
+    | warm-up | 0* | 0* | 300 |
+    | decay to 0 after three epochs* | 21,400 | 23,400 | 8,800 |
+    """
+    sized(architecture, 4096)
+    mntp, simcse, supervised = recipe("llm2vec", "paper", "any").stages
+    assert [stage.data for stage in (mntp, simcse, supervised)] == ["wikitext", "wiki1m", "e5"]
+    assert [stage.steps for stage in (mntp, simcse, supervised)] == [1000, 1000, 1000]
+    assert [stage.batch_size for stage in (mntp, simcse, supervised)] == [32, 128, 512]
+    assert [stage.max_length for stage in (mntp, simcse, supervised)] == [512, 128, 512]
+    assert [stage.learning_rate for stage in (mntp, simcse, supervised)] == [5e-5, 3e-5, 2e-4]
+    assert [stage.warmup_steps for stage in (mntp, simcse, supervised)] == [0, 0, 300]
+    rows = (228_000, 1_000_000, 1_500_000)
+    for stage, count in zip((mntp, simcse, supervised), rows, strict=True):
+        assert stage.decay_steps == pytest.approx(3 * count / stage.batch_size, rel=2e-3)
+    assert (mntp.options["rate"], mntp.options["style"]) == masking
+    assert mntp.options.get("mask_token", "_") == "_"
+    assert (simcse.options["dropout"], 1 / simcse.options["temperature"]) == (0.3, 20)  # scale 20*
+    assert 1 / supervised.options["temperature"] == 50  # *
+    assert "dropout" not in supervised.options
+    for stage in (mntp, simcse, supervised):
+        assert (stage.adapter.rank, stage.adapter.alpha, stage.adapter.dropout) == (16, 32, 0.05)
+        assert stage.adapter.targets == ALL_LINEAR
+        assert stage.gradient_checkpointing
+        assert stage.accumulation == 1  # micro-batches would have fewer negatives
+        assert (stage.weight_decay, stage.max_grad_norm) == (0, 1)
+
+
+@pytest.mark.parametrize(("width", "batch"), [(2048, 32), (2049, 128), (4096, 128)])
+def test_a_small_backbone_takes_a_smaller_simcse_batch(sized, width, batch):
+    """S-LLaMA-1.3B is 2048 wide; nothing else of the recipe depends on the width."""
+    sized("llama", width)
+    stages = recipe("llm2vec", "paper", "any").stages
+    assert [stage.batch_size for stage in stages] == [32, batch, 512]
+
+
+@pytest.mark.parametrize(
+    ("backbone", "style"),
+    [("tiny-llama", "bert"), ("tiny-mistral", "roberta"), ("tiny-qwen3", "bert"), ("tiny-gemma2", "bert")],
+)
+@pytest.mark.parametrize("scale", SCALES)
+def test_masking_depends_on_the_architecture_alone(backbone, style, scale):
+    assert recipe("llm2vec", scale, backbone).stages[0].options["style"] == style
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (("llm2vce", "cpu", "tiny-llama"), UnknownNameError, "method 'llm2vce'. Did you mean 'llm2vec'"),
+        (("llm2vec", "gup", "tiny-llama"), UnknownNameError, "scale 'gup'. Did you mean 'gpu'"),
+        (("mean", "gup", "tiny-llama"), UnknownNameError, "scale 'gup'. Did you mean 'gpu'"),
+        (("llm2vec", "cpu", "tiny-lama"), (UnknownNameError, ModelNotFoundError), "tiny-lama"),
+    ],
+)
+def test_names_that_do_not_exist(arguments, error, message):
+    with pytest.raises(error, match=message):
+        recipe(*arguments)

@@ -1,0 +1,153 @@
+"""The command train: a folder that plain sentence-transformers loads, --resume after a kill, one message a mistake."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+from sentence_transformers import SentenceTransformer
+from training_tools import TEXTS, steps_counted, write_data
+
+from workbook import cli
+from workbook.files import ROOT, cache_path
+
+MORE = [*TEXTS, *(f"{text} again" for text in TEXTS)]
+
+
+@pytest.fixture
+def data(own, tmp_path):
+    """Arguments that give each stage its own data."""
+    more = write_data(tmp_path, MORE, "more")
+    return [argument for stage, file in more.items() for argument in ("--data", f"{stage}={file}")]
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Run the command in this process; returns exit code, output, errors."""
+
+    def command(*arguments):
+        monkeypatch.setattr(sys, "argv", ["workbook", "train", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit:
+            cli.main()
+        return exit.value.code, *capsys.readouterr()
+
+    return command
+
+
+def process(*arguments):
+    """The command in a process of its own, where loggers and warnings are as a user has them."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [sys.executable, "-m", "workbook", "train", *map(str, arguments)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_train(data, tmp_path):
+    folder = tmp_path / "out"
+    with process("llm2vec", "-o", folder, "--scale", "quick", "--backbone", "tiny-llama", "--seed", 7, *data) as ran:
+        out, err = ran.communicate()
+    assert (ran.returncode, err) == (0, "")
+    *stages, last = out.splitlines()
+    assert last == f"Model: {folder}"
+    for line, (stage, steps) in zip(stages, {"mntp": 6, "simcse": 4, "contrastive": 4}.items(), strict=True):
+        assert re.fullmatch(rf"{stage}: {steps} steps, \d+ tokens, \d+ s, loss \d+\.\d{{3}}", line)
+    history = pd.read_csv(folder / "history.csv")
+    assert list(history["stage"]) == ["mntp"] * 6 + ["simcse"] * 4 + ["contrastive"] * 4
+    plan = json.loads((folder / "training.json").read_text())
+    asked, done = plan["asked"], plan["done"]
+    named = [asked[name] for name in ("method", "scale", "backbone", "seed")]
+    assert named == ["llm2vec", "quick", "tiny-llama", 7]
+    assert list(asked["stages"]) == list(done) == ["mntp", "simcse", "contrastive"]
+    assert done["mntp"]["source"] == str(tmp_path / "more.txt")
+    vectors = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu").encode(TEXTS)
+    assert vectors.shape == (24, 32)
+    assert np.isfinite(vectors).all()
+
+
+def test_killed_and_resumed(command, data, tmp_path, monkeypatch):
+    """The folder is, byte for byte, that of a training that was let alone."""
+    arguments = ["llm2vec", "--scale", "cpu", "--backbone", "tiny-llama", "--stages", "simcse", *data[2:4]]
+    folder = tmp_path / "out"
+    with process(*arguments, "-o", folder) as killed:
+        while not [*cache_path("training").glob("*/checkpoint-*/checksums.json")] and killed.poll() is None:
+            time.sleep(0.01)
+        killed.send_signal(signal.SIGKILL)
+        killed.communicate()
+    assert killed.returncode == -signal.SIGKILL
+    assert [file.name for file in folder.iterdir()] == ["training.json"]
+    assert [*cache_path("stages").glob("*")] == []
+    newest = max(int(path.parent.name.split("-")[1]) for path in cache_path().glob("*/*/checkpoint-*/checksums.json"))
+    code, _, err = command(*arguments, "-o", folder)
+    assert (code, "--resume" in err) == (2, True)
+    with steps_counted(monkeypatch) as steps:
+        code, out, _ = command(*arguments, "-o", folder, "--resume")
+    assert code == 0
+    assert steps == [*range(newest + 1, 31)]
+    monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path / "another"))
+    code, whole, _ = command(*arguments, "-o", tmp_path / "whole")
+    assert code == 0
+    assert len(out.splitlines()) == len(whole.splitlines()) == 2
+    for name in ("model.safetensors", "config.json", "modules.json", "decoder_config.json"):
+        assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+    one, other = (pd.read_csv(path / "history.csv").drop(columns="seconds") for path in (folder, tmp_path / "whole"))
+    assert one.equals(other)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["llm2vce"], "Unknown method 'llm2vce'. Did you mean 'llm2vec'?"),
+        (["llm2vec", "--scale", "qick"], "Unknown scale 'qick'. Did you mean 'quick'?"),
+        (["llm2vec", "--stages", "mntp,simsce"], "Unknown stage 'simsce'. Did you mean 'simcse'?"),
+        (["mean", "--stages", "mntp"], "Unknown stage 'mntp'. Expected one of: contrastive."),
+        (["llm2vec", "--data", "pairs.jsonl"], "--data: expected STAGE=FILE, such as contrastive=pairs.jsonl, got"),
+        (["llm2vec", "--data", "=pairs.jsonl"], "--data: expected STAGE=FILE"),
+        (["llm2vec", "--data", "mntp="], "--data: expected STAGE=FILE"),
+        (["llm2vec", "--data", "mtnp=texts.txt"], "Unknown stage 'mtnp'. Did you mean 'mntp'?"),
+        (["llm2vec", "--data", "mntp=absent.txt"], "Training data: expected a file"),
+        (["llm2vec", "--stages", "simcse", "--data", "mntp=texts.txt"], "Unknown stage 'mntp'"),
+        (["llm2vec", "--resume"], "Expected a training to resume in"),
+        (["llm2vec", "--seed", "-1"], "Invalid value for '--seed'"),
+        (["llm2vec", "--seed", "4294967296"], "seed: expected a whole number from 0 to 4294967295"),
+        (["llm2vec", "--backbone", "tiny-lama"], "tiny-lama"),
+        ([], "Missing argument 'METHOD'"),
+    ],
+)
+def test_mistakes_exit_with_2_and_one_message(command, data, tmp_path, arguments, message):
+    folder = tmp_path / "out"
+    # A later option counts; the data given here come first, so that each mistake is the only one.
+    stages = [] if {"--data", "--stages"} & {*arguments} or arguments[:1] == ["mean"] else data
+    backbone = [] if "--backbone" in arguments else ["--backbone", "tiny-llama"]
+    scale = [] if "--scale" in arguments else ["--scale", "quick"]
+    code, out, err = command("-o", folder, *scale, *backbone, *stages, *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert "Traceback" not in err
+    assert not (folder / "model.safetensors").exists()
+    assert not list(cache_path("stages").glob("*"))
+
+
+def test_a_folder_is_never_overwritten(command, data, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letter.txt").write_text("Dear")
+    code, _, err = command("llm2vec", "-o", tmp_path / "full", "-s", "quick", "--backbone", "tiny-llama", *data)
+    assert code == 2
+    assert "Expected an absent or empty folder" in err
+    assert [file.name for file in (tmp_path / "full").iterdir()] == ["letter.txt"]
+
+
+def test_help(command):
+    code, out, _ = command("--help")
+    assert code == 0
+    for option in ("--data", "--stages", "--resume", "--seed", "--backbone", "--scale"):
+        assert option in out

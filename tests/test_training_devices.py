@@ -1,0 +1,102 @@
+"""A batch is the same however it is cut: into micro-batches, for GradCache, with checkpointing, over processes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+from training_tools import TEXTS, differing, stage, tiny, trained
+
+from workbook.files import ROOT
+
+# Every token that can be masked is masked, so that a micro-batch hides as many as any other.
+ALL_MASKED = {"rate": 1 - 1e-9, "style": "roberta"}
+
+
+@pytest.mark.parametrize("adapter", [None, {}])
+def test_micro_batches_of_mntp_add_up(own, adapter):
+    changes = {"options": ALL_MASKED, "adapter": adapter, "steps": 4, "batch_size": 8, "max_length": 16}
+    cut = trained(stage(own, "mntp", accumulation=4, **changes, limit=8))
+    whole = trained(stage(own, "mntp", **changes, limit=8))
+    assert differing(whole.model, cut.model, 1e-5) == []
+    assert list(cut.history["tokens"]) == list(whole.history["tokens"])
+    assert cut.history["loss"].to_numpy() == pytest.approx(whole.history["loss"].to_numpy(), abs=1e-4)
+
+
+def test_micro_batches_have_fewer_negatives(own):
+    """What the recipe says of contrastive batches: the loss of a half is not that of the whole."""
+    changes = {"steps": 1, "batch_size": 24}
+    whole, cut = (trained(stage(own, "contrastive", accumulation=n, **changes)) for n in (1, 2))
+    assert cut.history["loss"][0] < whole.history["loss"][0] - 0.1
+
+
+@pytest.mark.parametrize("size", [1, 4, 100])
+def test_gradcache_is_the_plain_batch(own, size):
+    plain, cached = {"temperature": 0.1}, {"temperature": 0.1, "mini_batch_size": size}
+    whole, cut = (trained(stage(own, "contrastive", steps=5, options=options)) for options in (plain, cached))
+    assert differing(whole.model, cut.model, 1e-5) == []
+    assert differing(whole.model, tiny(), 1e-3)
+
+
+@pytest.mark.parametrize("objective", ["mntp", "simcse", "contrastive"])
+@pytest.mark.parametrize("adapter", [None, {}])
+def test_checkpointing_computes_twice_and_the_same(own, monkeypatch, objective, adapter):
+    passes = []
+
+    def run(checkpointing):
+        model = tiny()
+        layer = model[0].decoder.layers[0].mlp
+        handle = layer.register_forward_hook(lambda *_: passes.append(checkpointing))
+        changes = {"steps": 3, "adapter": adapter, "gradient_checkpointing": checkpointing}
+        done = trained(
+            stage(own, objective, **changes, **({"max_length": 20} if objective == "mntp" else {})), model=model
+        )
+        handle.remove()
+        return done
+
+    plain, checkpointed = run(False), run(True)
+    assert differing(plain.model, checkpointed.model, 1e-5) == []
+    columns = 1 if objective == "mntp" else 2
+    assert passes.count(True) - passes.count(False) == 3 * columns
+
+
+def test_two_processes_train_as_one(own, tmp_path):
+    """Stopped, resumed, and taken from the cache by both; with the negatives of both, plain and with GradCache."""
+    stages = {
+        "contrastive": stage(own, "contrastive", steps=6),
+        "gradcache": stage(own, "contrastive", steps=6, options={"temperature": 0.1, "mini_batch_size": 2}),
+        "accumulated": stage(own, "contrastive", steps=6, batch_size=12, accumulation=2, adapter=None),
+        "mntp": stage(own, "mntp", steps=6, options=ALL_MASKED, batch_size=4, max_length=16),
+    }
+    (tmp_path / "stages.json").write_text(
+        json.dumps({name: one.model_dump(mode="json") for name, one in stages.items()})
+    )
+    program = ["--standalone", "--nproc_per_node", 2, Path(__file__).with_name("train_together.py")]
+    command = [sys.executable, "-m", "torch.distributed.run", *program, tmp_path / "stages.json", tmp_path]
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+        "WORKBOOK_CACHE": str(tmp_path / "two"),
+    }
+    ran = subprocess.run([*map(str, command)], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    said, other = (json.loads((tmp_path / f"said-{process}.json").read_text()) for process in (0, 1))
+    assert said == other
+    assert said["processes"] == 2
+    for name, one in stages.items():
+        alone = trained(one)
+        assert differing(load_file(tmp_path / f"{name}.safetensors"), alone.model, 1e-5) == [], name
+        assert differing(alone.model, tiny(), 1e-3), name
+        (resumed, resumed_sha256, tokens), (again, again_sha256, _) = said[f"{name} resumed"], said[f"{name} again"]
+        assert {*resumed} == {5, 6}, name
+        assert again == []
+        assert resumed_sha256 == again_sha256
+        assert tokens == list(alone.history["tokens"]), name
+    assert said["into"] == said["mntp again"][1]
+    loaded = SentenceTransformer(str(tmp_path / "out"), trust_remote_code=True, device="cpu")
+    assert loaded.encode(TEXTS) == pytest.approx(alone.model.encode(TEXTS), abs=1e-4)
+    assert not list((tmp_path / "two" / "training").glob("*/checkpoint-*"))

@@ -1,0 +1,46 @@
+"""Run by several processes at once: trains stages, and writes down what each process ended with.
+
+Args:
+    stages.json: The stages, by name.
+    folder: Gets the weights of each stage, a trained model, and what each process said.
+"""
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate import PartialState
+from safetensors.torch import save_file
+from training_tools import StoppedError, steps_counted, tiny, trained, weights
+
+from workbook.training import Recipe, Stage, train_into
+
+
+def sha256(model):
+    return hashlib.sha256(b"".join(value.numpy().tobytes() for value in weights(model).values())).hexdigest()
+
+
+def main(stages, folder):
+    torch.set_num_threads(1)
+    said = {}
+    for name, stage in stages.items():
+        with steps_counted(pytest.MonkeyPatch(), stop_at=5), pytest.raises(StoppedError):
+            trained(stage, save_every=2)
+        for attempt in ("resumed", "again"):
+            with steps_counted(pytest.MonkeyPatch()) as steps:
+                done = trained(stage, save_every=2)
+            said[f"{name} {attempt}"] = [*steps], sha256(done.model), [*done.history["tokens"]]
+        said["processes"] = PartialState().num_processes
+        if PartialState().is_main_process:
+            save_file(weights(done.model), folder / f"{name}.safetensors")
+    into = train_into(folder / "out", tiny(), Recipe(stages=(stage,)), plan={"a": 1}, progress=False)
+    said["into"] = sha256(into.model)
+    (folder / f"said-{PartialState().process_index}.json").write_text(json.dumps(said))
+
+
+if __name__ == "__main__":
+    given = json.loads(Path(sys.argv[1]).read_text())
+    main({name: Stage.model_validate(stage) for name, stage in given.items()}, Path(sys.argv[2]))

@@ -1,0 +1,76 @@
+"""What the tests of training share: small data, short stages, and comparing models."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import torch
+
+import workbook
+from workbook.training import Recipe, Stage, train
+from workbook.training.trainer import StageTrainer
+
+TEXTS = [f"the {size} {animal} sees {what}" for size in ("old", "red") for animal in ("cat", "dog", "bird", "crow")
+         for what in ("rain", "sun", "snow")]  # fmt: skip
+"""24 texts, each of one token a byte and one in front."""
+
+OPTIONS = {"mntp": {"rate": 0.5}, "simcse": {"dropout": 0.3}, "contrastive": {"temperature": 0.1}}
+
+
+def write_data(folder, texts=TEXTS, name="texts"):
+    """A file for each objective: the texts, and as pairs each with its first words as the query."""
+    (folder / f"{name}.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    pairs = ({"query": f"{text[: len(text) // 2]}?", "positive": text} for text in texts)
+    (folder / f"{name}.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs), encoding="utf-8")
+    return {
+        "mntp": str(folder / f"{name}.txt"),
+        "simcse": str(folder / f"{name}.txt"),
+        "contrastive": str(folder / f"{name}.jsonl"),
+    }
+
+
+def stage(data, objective="simcse", /, **changes):
+    """A short stage; a batch is a quarter of the texts."""
+    sizes = {"steps": 10, "batch_size": 6, "max_length": 32, "learning_rate": 1e-2, "options": OPTIONS[objective]}
+    return Stage(**{"name": objective, "objective": objective, "data": data[objective]} | sizes | changes)
+
+
+def tiny(method="llm2vec", backbone="tiny-llama", **options):
+    return workbook.build(method, backbone, **{"dtype": "float32", "device": "cpu"} | options)
+
+
+def trained(*stages, model=None, **options):
+    return train(tiny() if model is None else model, Recipe(stages=stages), progress=False, **options)
+
+
+def weights(model):
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def differing(one, other, tolerance=0.0):
+    """Names of the weights in which two models, or what :func:`weights` gave of them, differ."""
+    one, other = (given if isinstance(given, dict) else weights(given) for given in (one, other))
+    assert one.keys() == other.keys()
+    return [name for name in one if not torch.allclose(one[name], other[name], rtol=0, atol=tolerance)]
+
+
+class StoppedError(Exception):
+    """Stands for whatever ends a training in the middle."""
+
+
+@contextlib.contextmanager
+def steps_counted(monkeypatch, stop_at=None):
+    """Counts the updates of the weights that are made inside the block; raises instead of the given one."""
+    done = []
+    step = StageTrainer.training_step
+
+    def counted(trainer, *arguments, **options):
+        if trainer.state.global_step + 1 == stop_at:
+            raise StoppedError
+        done.append(trainer.state.global_step + 1)
+        return step(trainer, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StageTrainer, "training_step", counted)
+        yield done
