@@ -147,7 +147,7 @@ def test_a_manifest_tells_what_made_the_numbers_and_nothing_of_the_machine(recor
     manifest = json.loads(made.json.read_text())
     assert (manifest["experiment"], manifest["scale"], manifest["backbone"]) == ("02_small", "quick", "tiny-llama")
     for cell in manifest["cells"]:
-        assert cell["seconds"] > 0
+        assert cell["seconds"] >= 0
         assert cell["device"] == backbones.capability()["why"]
         assert {"workbook", "torch", "transformers", "sentence-transformers"} <= set(cell["versions"])
         assert len(cell["fingerprint"]) == 64
