@@ -147,7 +147,7 @@ def test_a_manifest_tells_what_made_the_numbers_and_nothing_of_the_machine(recor
     manifest = json.loads(made.json.read_text())
     assert (manifest["experiment"], manifest["scale"], manifest["backbone"]) == ("02_small", "quick", "tiny-llama")
     for cell in manifest["cells"]:
-        assert cell["seconds"] > 0
+        assert cell["seconds"] >= 0
         assert cell["device"] == backbones.capability()["why"]
         assert {"workbook", "torch", "transformers", "sentence-transformers"} <= set(cell["versions"])
         assert len(cell["fingerprint"]) == 64
@@ -194,10 +194,12 @@ def slow(folder):
     """What another process does: it fills the record, and its second cell waits for the file ``go``."""
     folder = Path(folder)
     methods.METHODS["small"] = small(folder)
+    parent = os.getppid()
 
     def measure(model, sizes):
         (folder / f"measured-{time.time_ns()}").touch()
-        while len(list(folder.glob("measured-*"))) == 2 and not (folder / "go").exists():
+        second = len(list(folder.glob("measured-*"))) == 2
+        while second and os.getppid() == parent and not (folder / "go").exists():
             time.sleep(0.05)
         return vectors(model, sizes)
 
@@ -223,10 +225,12 @@ def test_processes_share_the_cells_of_a_record(other, record, tmp_path):
 
     def measure(model, sizes):
         ours.append(cells(record().load()))
-        (tmp_path / "go").touch()
         return vectors(model, sizes)
 
-    frame = record(measure=measure).fill([0, 1])
+    made = record(measure=measure)
+    assert cells(made.fill([0, 1], wait=False)) == [CELLS[0], CELLS[2]]
+    (tmp_path / "go").touch()
+    frame = made.fill([0, 1])
     assert ours == [CELLS[:1]], "the third cell alone, while the other process was at the second"
     assert cells(frame) == CELLS
     assert other.wait() == 0
