@@ -125,12 +125,12 @@ class Decoder(InputModule):
         """Tokenize texts into ``input_ids``, ``attention_mask`` and ``pooling_mask``, int64 (batch, tokens).
 
         Args:
-            inputs: Strings; or rows of token ids, such as chunks of running text, which no template lays out.
+            inputs: Strings; or rows of token ids, as lists, such as chunks of running text, which no template lays out.
             prompt: The bare task instruction, without any "Instruct:" around it: the template lays it out.
             **kwargs: Ignored (sentence-transformers passes the task).
         """
-        if inputs and not isinstance(inputs[0], str) and isinstance(inputs[0], Sequence):
-            rows = [Encoded(list(ids), [1] * len(ids)) for ids in inputs]
+        if inputs and all(isinstance(row, list) and all(type(id_) is int for id_ in row) for row in inputs):
+            rows = [Encoded(row, [1] * len(row)) for row in inputs]
         else:
             rows = self.encode_texts(inputs, prompt)
         width = max((len(row.input_ids) for row in rows), default=0)
