@@ -106,8 +106,14 @@ def train(
 
     A training that was killed goes on from its last checkpoint with --resume and ends with the same weights.
     """
+    from datasets.utils import disable_progress_bars
+    from transformers.utils import logging as transformers_logging
+
     from . import methods, training
 
+    # One bar, the training's own: none for reading files or writing shards.
+    disable_progress_bars()
+    transformers_logging.disable_progress_bar()
     recipe = methods.recipe(method, scale, backbone)
     trained = training.train_into(
         output,
