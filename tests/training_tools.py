@@ -19,9 +19,9 @@ OPTIONS = {"mntp": {"rate": 0.5}, "simcse": {"dropout": 0.3}, "contrastive": {"t
 
 
 def write_data(folder, texts=TEXTS, name="texts"):
-    """A file for each objective: the texts, and as pairs each with its first words as the query."""
+    """A file for each objective: the texts, and as pairs each with its words backwards as the query."""
     (folder / f"{name}.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
-    pairs = ({"query": f"{text[: len(text) // 2]}?", "positive": text} for text in texts)
+    pairs = ({"query": " ".join(text.split()[::-1]), "positive": text} for text in texts)
     (folder / f"{name}.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs), encoding="utf-8")
     return {
         "mntp": str(folder / f"{name}.txt"),
