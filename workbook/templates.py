@@ -41,8 +41,10 @@ class Template(BaseModel):
         plain: Pieces used when there is none.
         joint: Tokenize neighbouring pieces as one string (LLM2Vec, NV-Embed, LENS, bge-en-icl) or each on its own
             (Echo). The length limit holds for the whole input when joint, and for each piece when not, as published.
-        mask: ``span``, the exact rule, or ``count``, LLM2Vec's released one: as many trailing tokens as the text has
-            when tokenized alone, which can reach one token into the instruction.
+        mask: ``span``, the exact rule. Or a published one, which a token across the border tells from it: ``count``,
+            of LLM2Vec, pools as many trailing tokens as the text has when tokenized alone; ``lead``, of NV-Embed,
+            leaves out as many leading tokens as what is in front of the text has when tokenized alone, and with a
+            tokenizer that joins a space to the next word the text's first word.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -50,7 +52,7 @@ class Template(BaseModel):
     instructed: tuple[Piece, ...]
     plain: tuple[Piece, ...]
     joint: bool = True
-    mask: Literal["span", "count"] = "span"
+    mask: Literal["span", "count", "lead"] = "span"
 
     def encode(
         self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], instruction: str | None, max_length: int
@@ -120,12 +122,14 @@ class Template(BaseModel):
             segment.append(tokens)
         if not any("{text}" in piece.string for piece in group):
             return segment
-        if self.mask == "count":
-            alone = ["".join(s for s, p in zip(row, group, strict=True) if p.pooled) for row in rendered]
+        if self.mask != "span":
+            counted = self.mask == "count"
+            alone = ["".join(s for s, p in zip(row, group, strict=True) if p.pooled is counted) for row in rendered]
             counts = [len(ids) for ids in tokenizer(alone, add_special_tokens=False, verbose=False)["input_ids"]]
+            starts = [len(row) - n if counted else n for row, n in zip(segment, counts, strict=True)]
             segment = [
-                [(token, n >= len(row) - count, of_text) for n, (token, _, of_text) in enumerate(row)]
-                for row, count in zip(segment, counts, strict=True)
+                [(token, n >= start, of_text) for n, (token, _, of_text) in enumerate(row)]
+                for row, start in zip(segment, starts, strict=True)
             ]
         pooled = any(piece.pooled for piece in group if "{text}" in piece.string)
         for row in segment:
@@ -181,6 +185,12 @@ TEMPLATES: dict[str, Template] = {
     "eos": Template(
         instructed=_pieces(_BOS, ("{instruction} ", False), ("{text}", True), ("{eos}", True)),
         plain=_pieces(_BOS, ("{text}", True), ("{eos}", True)),
+    ),
+    # NV-Embed, equation 2 and released code: EOS is pooled, and without an instruction BOS too. The released code pools
+    # the instruction's last token where there is a BOS, which the paper does not.
+    "nv-embed": Template(
+        instructed=_pieces(_BOS, ("Instruct: {instruction}\nQuery: ", False), ("{text}", True), ("{eos}", True)),
+        plain=_pieces(("{bos}", True), ("{text}", True), ("{eos}", True)),
     ),
     # Echo embeddings (Springer et al. 2024), published code: the second copy and EOS are pooled.
     "echo": Template(

@@ -98,7 +98,7 @@ class Experiment:
 
         sizes = self.sizes(scale)
         trained = training.train(
-            methods.build(variant.method, backbone, **variant.options),
+            methods.build(variant.method, backbone, seed=seed, **variant.options),
             variant.recipe(scale, backbone),
             seed=seed,
             watch=self.watch(sizes) if self.watch else None,
@@ -109,14 +109,15 @@ class Experiment:
     def fingerprint(self, variant: Variant, seed: int, scale: str, backbone: str) -> str:
         """Hex sha256 of what a cell's numbers depend on, versions and machine aside.
 
-        That is the chain, the stages, the data, the backbone, the sizes of evaluation, the seed, and ``version``.
+        That is the chain, the stages, the data, the backbone, the sizes of evaluation, the seed, and ``version``. What
+        is at its default does not count, so that no record goes stale when methods learn a new option.
         """
         recipe = variant.recipe(scale, backbone)
         content = {
             "version": self.version,
-            "chain": repr(methods.get(variant.method).chain),
+            "chain": methods.get(variant.method).chain.changed(),
             "options": sorted(variant.options.items()),
-            "recipe": recipe.model_dump(mode="json"),
+            "recipe": recipe.model_dump(mode="json", exclude_defaults=True),
             "data": [
                 _data(s.data, s.objective, s.max_length, s.limit, backbone, _file_sha256(s.data)) for s in recipe.stages
             ],

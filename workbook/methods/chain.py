@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidValueError, UnknownNameError
@@ -18,35 +19,48 @@ class Chain:
     """A chain as data: attention, template and pooling are independent choices.
 
     Attributes:
-        pooling: ``mean``, ``weighted_mean`` or ``last_token``.
+        pooling: One of ``workbook.modules.POOLINGS``.
+        pooling_options: Of the pooling module, such as ``{"latents": 64}``.
         attention: ``causal`` or ``bidirectional``.
         template: Name of a template, or a Template.
         max_length: Longest input in tokens.
     """
 
     pooling: str
+    pooling_options: Mapping[str, Any] = field(default_factory=dict)
     attention: str = "causal"
     template: Any = "plain"
     max_length: int = 512
 
-    def build(self, backbone: str | SentenceTransformer, **options: Any) -> SentenceTransformer:
+    def changed(self) -> dict[str, Any]:
+        """The fields that are not at their default, as plain data."""
+        return {
+            one.name: value.model_dump(mode="json") if hasattr(value, "model_dump") else value
+            for one in fields(self)
+            if (value := getattr(self, one.name)) != one.default and value != {}
+        }
+
+    def build(self, backbone: str | SentenceTransformer, seed: int = 0, **options: Any) -> SentenceTransformer:
         """The model on a backbone; ``options`` replace fields of the chain or say how the backbone is loaded.
+
+        ``seed`` is that of poolings with weights: two builds are the same.
 
         Raises:
             UnknownNameError: An option that does not exist.
             InvalidValueError: A shared decoder of another attention, or one that should be loaded otherwise.
         """
-        names = [field.name for field in fields(self)]
+        names = [one.name for one in fields(self)]
         for option in options:
             if option not in (*names, *LOADING):
                 raise UnknownNameError("option", option, (*names, *LOADING))
         chain = replace(self, **{name: value for name, value in options.items() if name in names})
 
         # Here, and not above, because these imports take seconds and listing the methods should not.
+        import torch
         from sentence_transformers import SentenceTransformer
 
         from .. import backbones
-        from ..modules import Decoder, Pooling
+        from ..modules import Decoder, make_pooling
 
         if isinstance(backbone, SentenceTransformer):
             decoder, tokenizer = _shared(backbone, chain.attention, [name for name in LOADING if name in options])
@@ -61,7 +75,10 @@ class Chain:
             template=chain.template,
             max_length=chain.max_length,
         )
-        modules = [module, Pooling(chain.pooling, module.get_embedding_dimension())]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            pooling = make_pooling(chain.pooling, module.get_embedding_dimension(), **chain.pooling_options)
+        modules = [module, pooling.to(decoder.device)]
         return SentenceTransformer(modules=modules, device=str(decoder.device), similarity_fn_name="cosine")
 
 

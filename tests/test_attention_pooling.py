@@ -1,0 +1,275 @@
+"""Latent attention and the self-attention pooler: against the published numbers, by hand, and by what must hold."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from parity import Fixture
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+from torch.nn.functional import gelu, layer_norm, normalize
+
+import workbook
+from workbook.errors import DamagedFileError, InvalidValueError, UnknownNameError
+from workbook.modules import Decoder, LatentAttention, SelfAttention
+from workbook.modules.attention_pooling import PUBLISHED, WEIGHTS, from_published
+from workbook.templates import TEMPLATES
+
+KINDS = {
+    "latent": lambda **options: LatentAttention(16, latents=5, **options),
+    "self": lambda **o: SelfAttention(16, **o),
+}
+FIXTURE_NAMES = {"latents": "dictionary", "ff_norm": "mlp_norm", "ff.in": "mlp_in", "ff.out": "mlp_out"}
+
+
+def filled(module, seed=0):
+    """The module with every weight random, those that start at 0 too."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) / 4)
+    return module
+
+
+def batch(seed=1, width=16):
+    states = torch.randn(3, 7, width, generator=torch.Generator().manual_seed(seed))
+    real = torch.tensor([[1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0], [0, 0, 1, 1, 1, 1, 1]])
+    pooled = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [0, 1, 1, 1, 0, 0, 0], [0, 0, 0, 1, 1, 1, 1]])
+    return {"token_embeddings": states, "attention_mask": real, "pooling_mask": pooled}
+
+
+def from_fixture(fixture):
+    dims = fixture.about["dims"]
+    module = LatentAttention(dims["d"], latents=dims["latents"], heads=dims["heads"], head_dimension=dims["dim_head"])
+    own = {}
+    for name, value in load_file(fixture.folder / "extra.safetensors").items():
+        layer, _, kind = name.rpartition(".")
+        own[FIXTURE_NAMES[name] if name in FIXTURE_NAMES else f"{FIXTURE_NAMES.get(layer, layer)}.{kind}"] = value
+    module.load_weights(own, str(fixture.folder))
+    return module
+
+
+@pytest.mark.parametrize("variant", ["block", "block_narrow_heads"])
+def test_parity_with_nv_embed(variant):
+    fixture = Fixture(f"nv_embed_latent/{variant}")
+    module, inputs = from_fixture(fixture), fixture.tensors
+    states, mask = inputs["token_states"].requires_grad_(), inputs["pool_mask"]
+    fixture.close(module.read(states, mask), "block_output", kind="forward")
+    features = {"token_embeddings": states, "attention_mask": torch.ones_like(mask), "pooling_mask": mask}
+    vectors = module(features)["sentence_embedding"]
+    fixture.close(vectors, "pooled_normalised", kind="forward")
+    (vectors * inputs["probe"]).sum().backward()
+    gradients = {
+        "token_states": states.grad,
+        "latents": module.dictionary.grad,
+        "to_kv.weight": module.to_kv.weight.grad,
+        "ff.in.weight": module.mlp_in.weight.grad,
+    }
+    for name, gradient in gradients.items():
+        fixture.close(gradient, f"grad.{name}", kind="gradients")
+
+
+@pytest.mark.parametrize("side", ["query", "passage"])
+def test_parity_with_nv_embed_from_text_to_vector(side):
+    """With the published way to count the instruction's tokens, the beginning of text among them."""
+    fixture = Fixture("nv_embed_latent/text_end_to_end")
+    template = TEMPLATES["nv-embed"].model_copy(update={"mask": "lead"})
+    decoder = Decoder(fixture.decoder(), fixture.tokenizer("right"), attention="bidirectional", template=template)
+    texts = fixture.texts[side]
+    instruction = texts["instruction"].removeprefix("Instruct: ").removesuffix("\nQuery: ")
+    with torch.no_grad():
+        features = decoder(decoder.preprocess(texts["texts"], prompt=instruction))
+        assert features["input_ids"].equal(fixture.expected[f"{side}.input_ids"])
+        assert features["pooling_mask"].equal(fixture.expected[f"{side}.intended.pool_mask"])
+        real = features["attention_mask"].bool()
+        fixture.close(features["token_embeddings"], f"{side}.token_states", real, kind="token_states")
+        vectors = from_fixture(fixture)(features)["sentence_embedding"]
+    fixture.close(vectors, f"{side}.intended.vector")
+
+
+@pytest.mark.parametrize("mlp", ["geglu", "gelu"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_against_the_definition(kind, mlp):
+    """One text, one head, one token at a time."""
+    module, given = filled(KINDS[kind](heads=3, head_dimension=4, mlp=mlp)), batch()
+    vectors = module(dict(given))["sentence_embedding"]
+
+    def norm(x, layer):
+        return layer_norm(x, (16,), layer.weight, layer.bias)
+
+    for row, states in enumerate(given["token_embeddings"]):
+        real, pooled = given["attention_mask"][row].bool(), given["pooling_mask"][row].bool()
+        context = norm(module.dictionary if kind == "latent" else states[real], module.context_norm)
+        read = []
+        for state in states[pooled]:
+            heads = []
+            for head in range(3):
+                rows = slice(4 * head, 4 * head + 4)
+                query = module.to_q.weight[rows] @ norm(state, module.query_norm)
+                keys = context @ module.to_kv.weight[:12][rows].T
+                values = context @ module.to_kv.weight[12:][rows].T
+                heads.append((keys @ query / math.sqrt(4)).softmax(0) @ values)
+            y = state + module.to_out.weight @ torch.cat(heads)
+            inner = module.mlp_in.weight @ norm(y, module.mlp_norm) + module.mlp_in.bias
+            inner = inner[:64] * gelu(inner[64:]) if mlp == "geglu" else gelu(inner)
+            read.append(y + module.mlp_out.weight @ inner + module.mlp_out.bias)
+        expected = normalize(torch.stack(read).mean(0), dim=0)
+        torch.testing.assert_close(vectors[row], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_begins_as_mean_pooling(kind):
+    given = batch()
+    mask = given["pooling_mask"].unsqueeze(-1)
+    mean = (given["token_embeddings"] * mask).sum(1) / mask.sum(1)
+    vectors = KINDS[kind]()(dict(given))["sentence_embedding"]
+    torch.testing.assert_close(vectors, normalize(mean, dim=1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_padding_changes_nothing(kind):
+    module, given = filled(KINDS[kind]()), batch()
+    vectors = module(dict(given))["sentence_embedding"]
+    spoiled = given["token_embeddings"].masked_fill(given["attention_mask"].unsqueeze(-1) == 0, 7.0)
+    torch.testing.assert_close(module(given | {"token_embeddings": spoiled})["sentence_embedding"], vectors)
+    alone = {name: value[1:2, :4] for name, value in given.items()}
+    torch.testing.assert_close(module(alone)["sentence_embedding"], vectors[1:2])
+
+
+@pytest.mark.parametrize(("kind", "steers"), [("latent", False), ("self", True)])
+def test_whether_an_instruction_token_steers_in_the_block(kind, steers):
+    """It is not pooled; with latents it steers in the decoder alone."""
+    module, given = filled(KINDS[kind]()), batch()
+    before = module(dict(given))["sentence_embedding"]
+    states = given["token_embeddings"].clone()
+    states[0, 0] += torch.linspace(-1, 1, 16)  # a real token, not pooled
+    after = module(given | {"token_embeddings": states})["sentence_embedding"]
+    assert torch.allclose(before[0], after[0], atol=1e-5) is not steers
+    torch.testing.assert_close(before[1:], after[1:])
+
+
+def test_attention_over_latents():
+    module, states = filled(KINDS["latent"](heads=2)), batch()["token_embeddings"]
+    attention = module.attention(states.bfloat16())
+    assert attention.shape == (3, 2, 7, 5)
+    assert attention.dtype == torch.float32
+    torch.testing.assert_close(attention.sum(-1), torch.ones(3, 2, 7))
+    order = torch.tensor([3, 1, 4, 0, 2])
+    before = module.read(states, None)
+    with torch.no_grad():
+        module.dictionary.copy_(module.dictionary[order])
+    torch.testing.assert_close(module.read(states, None), before, rtol=1e-4, atol=1e-5)  # a dictionary has no order
+    torch.testing.assert_close(
+        module.attention(states), filled(KINDS["latent"](heads=2)).attention(states)[..., order], rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_half_precision_computes_in_it(kind):
+    module, given = filled(KINDS[kind]()), batch()
+    exact = module(dict(given))["sentence_embedding"]
+    half = module(given | {"token_embeddings": given["token_embeddings"].bfloat16()})["sentence_embedding"]
+    assert half.dtype == torch.float32
+    assert module.read(given["token_embeddings"].bfloat16(), given["attention_mask"]).dtype == torch.bfloat16
+    assert (exact * half).sum(1).min() > 0.999
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_steps_reach_every_weight(kind):
+    """The first moves what starts at 0, the second everything in front of it."""
+    module, given = KINDS[kind](), batch()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    target = torch.randn(3, 16, generator=torch.Generator().manual_seed(5))
+    for _ in range(2):
+        optimizer.zero_grad()
+        (module(dict(given))["sentence_embedding"] * target).sum().backward()
+        optimizer.step()
+    still = [name for name, value in module.state_dict().items() if value.equal(before[name])]
+    assert still == []
+
+
+@pytest.mark.parametrize("pooling", ["latent_attention", "self_attention"])
+def test_saved_and_loaded(pooling, tmp_path):
+    options = {"latents": 6} if pooling == "latent_attention" else {}
+    model = workbook.build(
+        "mean", "tiny-llama", pooling=pooling, pooling_options={"heads": 2, "mlp": "gelu", **options}, dtype="float32"
+    )
+    filled(model[1])
+    model.save(str(tmp_path))
+    loaded = SentenceTransformer(str(tmp_path), trust_remote_code=True, device="cpu")
+    assert loaded[1].get_config_dict() == model[1].get_config_dict()
+    texts = ["one text", "another, longer one"]
+    np.testing.assert_allclose(loaded.encode(texts), model.encode(texts), rtol=0, atol=1e-5)
+    (file,) = tmp_path.glob(f"1_*/{WEIGHTS}")
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(DamagedFileError, match=WEIGHTS):
+        SentenceTransformer(str(tmp_path), trust_remote_code=True, device="cpu")
+
+
+def test_from_published_names():
+    module = filled(LatentAttention(16, latents=5, heads=3, head_dimension=4))
+    ours = {name: layer for layer, name in PUBLISHED.items()}
+    checkpoint = {"embedding_model.norm.weight": torch.ones(16)}
+    for name, value in module.state_dict().items():
+        layer, _, kind = name.rpartition(".")
+        checkpoint[f"latent_attention_model.{ours[layer]}.{kind}" if layer else "latent_attention_model.latents"] = (
+            value
+        )
+    assert "latent_attention_model.cross_attend_blocks.1.fn.net.2.bias" in checkpoint
+    converted = from_published(checkpoint, heads=3)
+    given = batch()
+    torch.testing.assert_close(converted(dict(given))["sentence_embedding"], module(dict(given))["sentence_embedding"])
+    with pytest.raises(InvalidValueError, match="divisor of 12"):
+        from_published(checkpoint, heads=5)
+    del checkpoint["latent_attention_model.cross_attend_blocks.1.norm.bias"]
+    with pytest.raises(DamagedFileError, match=r"mlp_norm\.bias"):
+        from_published(checkpoint, heads=3)
+    with pytest.raises(DamagedFileError, match="latent_attention_model"):
+        from_published({"a": torch.ones(1)})
+
+
+def test_defaults_of_the_paper():
+    module = LatentAttention(24)
+    assert (module.latents, module.heads, module.head_dimension, module.mlp) == (512, 8, 24, "geglu")
+    assert module.to_kv.weight.shape == (2 * 8 * 24, 24)
+    assert module.mlp_in.weight.shape == (8 * 24, 24)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"latents": 0}, InvalidValueError, "latents: expected a positive whole number, got 0"),
+        ({"heads": 2.5}, InvalidValueError, "heads"),
+        ({"head_dimension": -1}, InvalidValueError, "head_dimension"),
+        ({"mlp": "gegul"}, UnknownNameError, "Did you mean 'geglu'"),
+        ({"latent": 4}, UnknownNameError, "Did you mean 'latents'"),
+        ({"embedding_dimension": 4}, UnknownNameError, "option of latent_attention pooling"),
+    ],
+)
+def test_mistakes(options, error, message):
+    with pytest.raises(error, match=message):
+        workbook.build("mean", "tiny-llama", pooling="latent_attention", pooling_options=options)
+
+
+def test_two_builds_are_the_same_and_two_seeds_are_not():
+    one, same, other = (
+        workbook.build("mean", "tiny-llama", pooling="latent_attention", seed=seed)[1].dictionary for seed in (3, 3, 4)
+    )
+    assert one.equal(same)
+    assert not one.equal(other)
+
+
+def test_plain_poolings_have_no_options():
+    with pytest.raises(UnknownNameError, match="option of mean pooling"):
+        workbook.build("mean", "tiny-llama", pooling_options={"latents": 4})
+
+
+def test_a_row_without_a_pooled_token_is_refused():
+    given = batch()
+    given["pooling_mask"][1] = 0
+    with pytest.raises(InvalidValueError, match="row 1"):
+        KINDS["latent"]()(given)

@@ -1,0 +1,284 @@
+"""Pooling by attention: each token looks something up before all are averaged, in a dictionary or in its own text."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers.base.modules.module import Module
+from torch import nn
+from torch.nn.functional import gelu, normalize, scaled_dot_product_attention
+
+from ..errors import DamagedFileError, InvalidValueError, UnknownNameError
+from ..files import verify_checksums, write_checksums, writing
+from .pooling import pool
+
+MLPS = ("geglu", "gelu")
+WEIGHTS = "model.safetensors"
+
+
+class AttentionPooling(Module):
+    """What the two poolings share: cross-attention and an MLP, each with a norm in front and a residual around it.
+
+    With states h and context c: y = h + attention(norm(h), norm(c)), then y + mlp(norm(y)), then the mean over the
+    tokens that ``pooling_mask`` marks, scaled to length 1. All tokens go through the block, instruction tokens too,
+    but those are not pooled.
+
+    The block begins as plain mean pooling: both residuals start at 0, so that training begins where the decoder's
+    states already are good. The paper leaves the start open.
+
+    Args:
+        embedding_dimension: Width of the token states.
+        heads: Number of attention heads.
+        head_dimension: Width of one head; as wide as the states if not given, as published. So neither the heads nor
+            anything else must divide the width.
+        mlp: ``geglu``, gated, as in the released code; or ``gelu``, two linear layers, as in the paper.
+
+    Raises:
+        InvalidValueError: A size that is not a positive whole number.
+        UnknownNameError: No such MLP.
+
+    Source: NV-Embed, section 3.2; norms, residuals, widths and the gate are those of the released code.
+    """
+
+    config_keys = ("embedding_dimension", "heads", "head_dimension", "mlp")
+
+    def __init__(
+        self,
+        embedding_dimension: int,
+        *,
+        heads: int = 8,
+        head_dimension: int | None = None,
+        mlp: str = "geglu",
+    ):
+        super().__init__()
+        width = _size("embedding_dimension", embedding_dimension)
+        self.embedding_dimension = width
+        self.heads = _size("heads", heads)
+        self.head_dimension = width if head_dimension is None else _size("head_dimension", head_dimension)
+        if mlp not in MLPS:
+            raise UnknownNameError("mlp", mlp, MLPS)
+        inner = self.heads * self.head_dimension
+        self.query_norm, self.context_norm, self.mlp_norm = (nn.LayerNorm(width) for _ in range(3))
+        self.to_q = nn.Linear(width, inner, bias=False)
+        self.to_kv = nn.Linear(width, 2 * inner, bias=False)
+        self.to_out = nn.Linear(inner, width, bias=False)
+        gated = mlp == "geglu"
+        self.mlp_in = nn.Linear(width, (8 if gated else 4) * width)
+        self.mlp_out = nn.Linear(4 * width, width)
+        self.mlp = mlp
+        for last in (self.to_out.weight, self.mlp_out.weight, self.mlp_out.bias):
+            nn.init.zeros_(last)
+
+    def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """Add ``sentence_embedding``, float32 (batch, dim), of length 1, to the features."""
+        states, mask = features["token_embeddings"], features["attention_mask"]
+        read = self.read(states, mask)
+        pooled = pool(read, features.get("pooling_mask", mask), "mean")
+        features["sentence_embedding"] = normalize(pooled, dim=1)
+        return features
+
+    def read(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """The block's output for every token, before the mean.
+
+        Args:
+            states: (batch, tokens, dim), any floating dtype; in half precision the block computes in it too.
+            mask: (batch, tokens), 1 at real tokens.
+
+        Returns:
+            (batch, tokens, dim).
+        """
+        half = states.dtype in (torch.bfloat16, torch.float16)
+        precision = torch.autocast(states.device.type, states.dtype) if half else contextlib.nullcontext()
+        with precision:
+            states = states + self._attend(states, mask)
+            inner = self.mlp_in(self.mlp_norm(states))
+            if self.mlp == "geglu":
+                value, gate = inner.chunk(2, dim=-1)
+                inner = value * gelu(gate)
+            else:
+                inner = gelu(inner)
+            return states + self.mlp_out(inner)
+
+    @abstractmethod
+    def _attend(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """What every token reads, (batch, tokens, dim)."""
+
+    def get_embedding_dimension(self) -> int:
+        """Width of the vector."""
+        return self.embedding_dimension
+
+    def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
+        """Write weights (safetensors) and configuration, with their checksums.
+
+        Raises:
+            OutputError: The folder can't be written.
+        """
+        with writing(Path(output_path)):
+            self.save_config(output_path)
+            save_file(
+                {name: value.contiguous() for name, value in self.state_dict().items()}, Path(output_path, WEIGHTS)
+            )
+            write_checksums(Path(output_path))
+
+    @classmethod
+    def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> AttentionPooling:
+        """Load from a folder or the hub.
+
+        Raises:
+            DamagedFileError: A file does not match its checksum, or the weights are of other names or shapes.
+        """
+        hub = {key: kwargs[key] for key in ("token", "cache_folder", "revision", "local_files_only") if key in kwargs}
+        folder = Path(cls.load_dir_path(model_name_or_path, subfolder=subfolder, **hub))
+        verify_checksums(folder, "Save the model again, or copy it again from its source.")
+        module = cls(**cls.load_config(model_name_or_path, subfolder=subfolder, **hub))
+        module.load_weights(load_file(folder / WEIGHTS), str(folder / WEIGHTS))
+        return module
+
+    def load_weights(self, weights: dict[str, torch.Tensor], source: str) -> None:
+        """Take over weights of the same names and shapes.
+
+        Raises:
+            DamagedFileError: Other names or shapes; ``source`` says where they are from.
+        """
+        try:
+            self.load_state_dict(weights)
+        except RuntimeError as error:
+            raise DamagedFileError(f"{source}: expected the weights of {type(self).__name__}: {error}") from error
+
+
+class LatentAttention(AttentionPooling):
+    """Every token reads from a dictionary that is trained: the latents are keys and values, the states the queries.
+
+    Keys and values don't depend on the text. So each head's projections are multiplied out first, once a batch, and a
+    token costs what its scores over the latents cost, however wide the heads are.
+
+    Args:
+        embedding_dimension: Width of the token states.
+        latents: Entries of the dictionary.
+        **options: ``heads``, ``head_dimension`` and ``mlp``, as for :class:`AttentionPooling`.
+
+    Raises:
+        InvalidValueError, UnknownNameError: As :class:`AttentionPooling`.
+
+    Source: NV-Embed, section 3.2 and equation 1: 512 latents, 8 heads.
+    """
+
+    config_keys = (*AttentionPooling.config_keys, "latents")
+
+    def __init__(self, embedding_dimension: int, *, latents: int = 512, **options: Any):
+        super().__init__(embedding_dimension, **options)
+        self.dictionary = nn.Parameter(torch.randn(_size("latents", latents), embedding_dimension))
+
+    @property
+    def latents(self) -> int:
+        """Entries of the dictionary."""
+        return len(self.dictionary)
+
+    def attention(self, states: torch.Tensor) -> torch.Tensor:
+        """What each token reads: float32 (batch, heads, tokens, latents), every row a distribution.
+
+        Args:
+            states: (batch, tokens, dim), the decoder's.
+
+        Source: NV-Embed, figure 2.
+        """
+        keys, _ = self._entries()
+        return self._scores(self.query_norm(states.float()), keys).softmax(dim=-1).transpose(1, 2)
+
+    def _attend(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        keys, values = self._entries()
+        return self._scores(self.query_norm(states), keys).softmax(dim=-1).flatten(2) @ values
+
+    def _scores(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        """(batch, tokens, heads, latents)."""
+        return (queries @ keys).unflatten(-1, (self.heads, -1))
+
+    def _entries(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The dictionary as the states see it: keys (dim, heads * latents), values (heads * latents, dim)."""
+        k, v = self.to_kv(self.context_norm(self.dictionary)).unflatten(-1, (2, self.heads, -1)).unbind(1)
+        q = self.to_q.weight.unflatten(0, (self.heads, -1))
+        out = self.to_out.weight.unflatten(1, (self.heads, -1))
+        keys = torch.einsum("hcd,rhc->dhr", q, k) * self.head_dimension**-0.5
+        return keys.flatten(1), torch.einsum("rhc,dhc->hrd", v, out).flatten(0, 1)
+
+
+class SelfAttention(AttentionPooling):
+    """Every token reads from its own text: the block of latent attention with the states as their own context.
+
+    Real tokens are read, the instruction's too; padding is not. Its mask does not depend on the decoder's.
+
+    Args:
+        embedding_dimension: Width of the token states.
+        **options: As for :class:`AttentionPooling`.
+
+    Raises:
+        InvalidValueError, UnknownNameError: As :class:`AttentionPooling`.
+
+    Source: NV-Embed, tables 2 and 3, where it is not spelt out: the block of the released code is taken.
+    """
+
+    def _attend(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        q = self.to_q(self.query_norm(states)).unflatten(-1, (self.heads, -1))
+        k, v = self.to_kv(self.context_norm(states)).unflatten(-1, (2, self.heads, -1)).unbind(2)
+        real = mask.bool()[:, None, None, :]
+        read = scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=real)
+        return self.to_out(read.transpose(1, 2).flatten(2))
+
+
+PUBLISHED = {
+    "latents": "dictionary",
+    "cross_attend_blocks.0.norm": "query_norm",
+    "cross_attend_blocks.0.norm_context": "context_norm",
+    "cross_attend_blocks.0.fn.to_q": "to_q",
+    "cross_attend_blocks.0.fn.to_kv": "to_kv",
+    "cross_attend_blocks.0.fn.to_out": "to_out",
+    "cross_attend_blocks.1.norm": "mlp_norm",
+    "cross_attend_blocks.1.fn.net.0": "mlp_in",
+    "cross_attend_blocks.1.fn.net.2": "mlp_out",
+}
+"""Modules of the published checkpoint, and what they are called here."""
+
+
+def from_published(weights: dict[str, torch.Tensor], heads: int = 8) -> LatentAttention:
+    """Latent attention with the weights of a published checkpoint.
+
+    Args:
+        weights: The tensors of a checkpoint by name; those outside the latent attention are passed over.
+        heads: Number of heads, which the weights don't tell.
+
+    Raises:
+        DamagedFileError: A tensor is missing, or of another shape.
+        InvalidValueError: The heads don't divide the rows of the query projection.
+
+    Source: the state dict of the released NV-Embed-v2.
+    """
+    prefix = "latent_attention_model."
+    own = {}
+    for name, value in weights.items():
+        published, _, kind = name.removeprefix(prefix).rpartition(".")
+        if name == f"{prefix}latents":
+            own[PUBLISHED["latents"]] = value
+        elif name.startswith(prefix) and published in PUBLISHED:
+            own[f"{PUBLISHED[published]}.{kind}"] = value
+    if not {"dictionary", "to_q.weight"} <= own.keys():
+        raise DamagedFileError(
+            f"Expected tensors named {prefix}latents and {prefix}cross_attend_blocks..., got "
+            f"{', '.join([*weights][:3]) or 'none'}. Give the tensors of a checkpoint in NV-Embed's layout."
+        )
+    (latents, width), inner = own["dictionary"].shape, len(own["to_q.weight"])
+    if inner % _size("heads", heads):
+        raise InvalidValueError("heads", f"a divisor of {inner}, the rows of the query projection", heads)
+    module = LatentAttention(width, latents=latents, heads=heads, head_dimension=inner // heads)
+    module.load_weights(own, "the checkpoint")
+    return module
+
+
+def _size(name: str, value: int) -> int:
+    if type(value) is not int or value < 1:
+        raise InvalidValueError(name, "a positive whole number", value)
+    return value
