@@ -71,16 +71,35 @@ def test_parity_with_llm2vec_simcse():
         assert_relative(gradient, fixture.expected[f"grad.{name}"], 5e-2)
 
 
+@pytest.mark.parametrize(("negatives", "in_batch"), [("in_batch", True), ("own_group_only", False)])
 @pytest.mark.parametrize("temperature", [0.02, 0.1])
-def test_parity_with_lens_in_batch(temperature):
+def test_parity_with_lens(temperature, negatives, in_batch):
     fixture = Fixture("contrastive/lens")
     query, passage = fixture.tensors["query"], fixture.tensors["passage"]
-    prefix = f"temperature_{temperature}.in_batch."
+    prefix = f"temperature_{temperature}.{negatives}."
     columns = [query, *(passage[place::4] for place in range(4))]
-    gradients = check(fixture, Contrastive(given(), temperature), columns, prefix, ["query", 0, 1, 2, 3])
+    loss = Contrastive(given(), temperature, in_batch=in_batch)
+    gradients = check(fixture, loss, columns, prefix, ["query", 0, 1, 2, 3])
     assert_relative(gradients["query"], fixture.expected[f"{prefix}grad.query"], 1e-4)
     passages = torch.stack([gradients[place] for place in range(4)], dim=1).flatten(0, 1)
     fixture.close(passages, f"{prefix}grad.passage", kind="gradients")
+
+
+def test_without_in_batch_negatives_a_row_does_not_see_the_others():
+    fixture = Fixture("contrastive/lens")
+    columns = [fixture.tensors["query"], *(fixture.tensors["passage"][place::4] for place in range(4))]
+    loss = Contrastive(given(), 0.1, in_batch=False)
+    whole = loss([{"sentence_embedding": column} for column in columns])
+    rows = [loss([{"sentence_embedding": column[row : row + 1]} for column in columns]) for row in range(3)]
+    torch.testing.assert_close(torch.stack(rows).mean(), whole)
+
+
+def test_without_in_batch_negatives_hard_ones_are_needed():
+    columns = [{"sentence_embedding": torch.eye(3)}] * 2
+    with pytest.raises(InvalidValueError, match="hard negatives in every row"):
+        Contrastive(given(), in_batch=False)(columns)
+    with pytest.raises(InvalidValueError, match="Accumulate"):
+        Contrastive(given(), in_batch=False, mini_batch_size=2)
 
 
 # In a chain

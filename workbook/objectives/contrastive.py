@@ -17,6 +17,7 @@ from sentence_transformers.sentence_transformer.losses import (
     MultipleNegativesRankingLoss,
 )
 from torch import nn
+from torch.nn.functional import cross_entropy, normalize
 
 from ..errors import AttentionError, InvalidValueError
 
@@ -29,8 +30,9 @@ class Contrastive(nn.Module):
     """InfoNCE: a query should be nearer to its positive than to every other document of the batch.
 
     The data has the columns query, positive, and any number of hard negatives. The candidates of a query are the
-    positives and the hard negatives of the whole batch; the loss is the cross-entropy of cosine / temperature, from
-    queries to documents only. Instructions are prompts of the columns, and no business of the loss.
+    positives and the hard negatives of the whole batch, or with ``in_batch=False`` its own alone; the loss is the
+    cross-entropy of cosine / temperature, from queries to documents only. Instructions are prompts of the columns, and
+    no business of the loss.
 
     A text that is twice in a batch is a false negative of its own pair. The loss says so once, with the rows, and
     counts it, as the published code does; ``BatchSamplers.NO_DUPLICATES`` keeps such texts apart.
@@ -38,15 +40,19 @@ class Contrastive(nn.Module):
     Args:
         model: Any sentence-transformers model.
         temperature: Divides the cosines.
+        in_batch: Whether documents of other rows are negatives. They mislead where rows share their class: there the
+            positive of one row would do for another.
         mini_batch_size: Rows that go through the model at once, with GradCache: batches of any size in the memory of
-            one of these, for a second forward pass. None for the whole batch at once.
+            one of these, for a second forward pass. None for the whole batch at once. Without in-batch negatives rows
+            don't need each other, and accumulation does the same for less.
         gather_across_devices: Let documents of all devices be candidates, with their gradients.
 
     Raises:
-        InvalidValueError: A temperature or a mini-batch size that is not positive.
+        InvalidValueError: A temperature or a mini-batch size that is not positive, or a mini-batch size without
+            in-batch negatives.
 
     Source: LLM2Vec, section 5.1 and appendix G.2 (the default temperature is that of the released code); GradCache
-    after Gao et al. (2021).
+    after Gao et al. (2021). Own negatives alone: NV-Embed, section 3.3; LENS, section 4.1.
     """
 
     def __init__(
@@ -54,6 +60,7 @@ class Contrastive(nn.Module):
         model: SentenceTransformer,
         temperature: float = 0.02,
         *,
+        in_batch: bool = True,
         mini_batch_size: int | None = None,
         gather_across_devices: bool = False,
     ):
@@ -62,8 +69,13 @@ class Contrastive(nn.Module):
             raise InvalidValueError("temperature", "a positive number", temperature)
         if mini_batch_size is not None and (type(mini_batch_size) is not int or mini_batch_size < 1):
             raise InvalidValueError("mini_batch_size", "a positive whole number of rows, or None", mini_batch_size)
+        if mini_batch_size is not None and not in_batch:
+            raise InvalidValueError(
+                "mini_batch_size", "None without in-batch negatives", mini_batch_size, "Accumulate."
+            )
         self.model = model
         self.temperature = temperature
+        self.in_batch = in_batch
         options = {"scale": 1 / temperature, "gather_across_devices": gather_across_devices}
         if mini_batch_size is None:
             self.loss = MultipleNegativesRankingLoss(model, **options)
@@ -88,8 +100,20 @@ class Contrastive(nn.Module):
             raise InvalidValueError(
                 "training data", "a query, a positive and any hard negatives", f"{len(columns)} column"
             )
+        if not self.in_batch:
+            return self._own_candidates(columns)
         self._check_rows(columns)
         return self.loss(columns, labels)
+
+    def _own_candidates(self, columns: list[dict[str, torch.Tensor]]) -> torch.Tensor:
+        if len(columns) == 2:
+            raise InvalidValueError(
+                "training data", "hard negatives in every row, the only ones without in-batch negatives", "none",
+                "Mine them, or turn in-batch negatives on.",
+            )  # fmt: skip
+        query, *documents = (normalize(self.model(features)["sentence_embedding"], dim=-1) for features in columns)
+        scores = torch.einsum("bd,cbd->bc", query, torch.stack(documents)) / self.temperature
+        return cross_entropy(scores, scores.new_zeros(len(scores), dtype=torch.long))
 
     def _check_rows(self, columns: list[dict[str, torch.Tensor]]) -> None:
         devices = torch.distributed.get_world_size() if self.loss.gather_across_devices and _distributed() else 1
@@ -110,7 +134,7 @@ class Contrastive(nn.Module):
 
     def get_config_dict(self) -> dict[str, Any]:
         """What the model card says of the loss."""
-        return {"temperature": self.temperature, **self.loss.get_config_dict()}
+        return {"temperature": self.temperature, "in_batch": self.in_batch, **self.loss.get_config_dict()}
 
 
 class SimCSE(Contrastive):
