@@ -120,17 +120,20 @@ class Decoder(InputModule):
         return self._template.encode(self.tokenizer, texts, instruction, self.max_length)
 
     def preprocess(
-        self, inputs: Sequence[str | Sequence[int]], prompt: str | None = None, **kwargs: Any
+        self, inputs: Sequence[str | dict[str, str] | Sequence[int]], prompt: str | None = None, **kwargs: Any
     ) -> dict[str, torch.Tensor]:
         """Tokenize texts into ``input_ids``, ``attention_mask`` and ``pooling_mask``, int64 (batch, tokens).
 
         Args:
-            inputs: Strings; or rows of token ids, as lists, such as chunks of running text, which no template lays out.
+            inputs: Strings; or {instruction, text}, where each row has its own; or rows of token ids, as lists, such as
+                chunks of running text, which no template lays out.
             prompt: The bare task instruction, without any "Instruct:" around it: the template lays it out.
             **kwargs: Ignored (sentence-transformers passes the task).
         """
         if inputs and all(isinstance(row, list) and all(type(id_) is int for id_ in row) for row in inputs):
             rows = [Encoded(row, [1] * len(row)) for row in inputs]
+        elif inputs and all(isinstance(row, dict) and row.keys() == {"instruction", "text"} for row in inputs):
+            rows = [self.encode_texts([row["text"]], row["instruction"])[0] for row in inputs]
         else:
             rows = self.encode_texts(inputs, prompt)
         width = max((len(row.input_ids) for row in rows), default=0)

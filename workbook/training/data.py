@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from datasets import Dataset
 from safetensors.numpy import load_file, save_file
 
@@ -42,7 +43,7 @@ class TrainingData:
     Attributes:
         datasets: By name; a batch comes from one of them, since all its rows share their instructions. The columns are
             in the order that the loss takes: ``chunk`` (lists of token ids, all of one length); or ``text``; or
-            ``query``, ``positive`` and hard negatives (strings).
+            ``query``, ``positive`` and hard negatives (strings; in a blend each with its instruction).
         prompts: By data set, by column: the bare instruction. A column without one is left out.
         fingerprint: Hex sha256 over names, columns, prompts and rows in their order; the same content has the same
             fingerprint in every process and on every machine, wherever its file lies.
@@ -61,6 +62,7 @@ def load(
     max_length: int,
     instructions: bool = True,
     limit: int | None = None,
+    blend: bool = False,
 ) -> TrainingData:
     """The data of a training stage, from a source by name or from a file.
 
@@ -79,12 +81,14 @@ def load(
         max_length: Tokens of a chunk of ``mntp``; longer rows of the others are cut by the model.
         instructions: Whether to give prompts; the data sets are the same without.
         limit: Most rows in all. Each data set gets about its share, and is left out when that is a single row.
+        blend: Make one data set of all pairs, named ``blend``, whose values are {instruction, text}: a batch then mixes
+            tasks. Rows with fewer hard negatives than others repeat theirs.
 
     Raises:
         UnknownNameError: No such source, objective or kind of file.
         MissingDataError: No such file, or the public data are nowhere.
         InvalidValueError: A source that has not what the objective reads, too little text for a chunk, too few rows
-            that differ, or an impossible limit.
+            that differ, an impossible limit, or a blend of rows with and without hard negatives.
         DamagedFileError: A file with a missing, blank or non-string field, or without rows; the message names file,
             line and field.
 
@@ -96,6 +100,8 @@ def load(
         raise UnknownNameError("objective", objective, OBJECTIVES)
     if limit is not None and (type(limit) is not int or limit < 2):
         raise InvalidValueError("limit", "a number of rows, 2 or more, or None for all", limit)
+    if blend and objective != "contrastive":
+        raise InvalidValueError("blend", f"False for {objective}, whose texts have no instructions", blend)
     name, found = read(source, objective)
     if objective == "mntp":
         parts = [_part(name, Dataset.from_dict({"chunk": list(_chunks(found, tokenizer, max_length))}))]
@@ -104,6 +110,8 @@ def load(
     else:
         parts = [part for name, pairs in found.items() for part in _by_instructions(name, pairs)]
     parts = _large_enough(_limited(parts, limit), 1 if objective == "mntp" else 2, source, limit)
+    if blend:
+        parts = [_blended(parts, instructions, source)]
     prompts = {part.name: part.prompts if instructions else {} for part in parts}
     content = hashlib.sha256()
     for name, dataset, digests, _ in parts:
@@ -182,6 +190,32 @@ def _limited(parts: list[_Part], limit: int | None) -> list[_Part]:
         part._replace(dataset=part.dataset.select(range(count)), digests=part.digests[:count])
         for part, count in zip(parts, counts, strict=True)
     ]
+
+
+def _blended(parts: list[_Part], instructions: bool, source: str | os.PathLike) -> _Part:
+    """All rows as one data set, each value with its own instruction."""
+    widths = {part.name: part.dataset.num_columns for part in parts}
+    width = max(widths.values())
+    if bare := [name for name, own in widths.items() if own == 2 < width]:
+        raise InvalidValueError(
+            f"training data {source}", "hard negatives in all data sets of a blend, or in none", f"none in {bare[0]}",
+            "Mine them (workbook.training.curation.mine).",
+        )  # fmt: skip
+    names = ["query", "positive", *(f"negative_{number}" for number in range(1, width - 1))]
+    tables, digests = [], []
+    for part in parts:
+        own, rows = part.dataset.column_names, part.dataset.with_format("arrow")[:]
+        taken = [own[place] if place < len(own) else own[2 + (place - 2) % (len(own) - 2)] for place in range(width)]
+        prompts = [part.prompts.get(name, "") if instructions else "" for name in taken]
+        said = [pa.repeat(prompt, len(rows)) for prompt in prompts]
+        texts = [rows.column(name).cast(pa.string()).combine_chunks() for name in taken]
+        values = [pa.StructArray.from_arrays(pair, ["instruction", "text"]) for pair in zip(said, texts, strict=True)]
+        tables.append(pa.table(values, names))
+        with_prompts = hashlib.sha256(json.dumps(prompts).encode()).digest()
+        digests += [hashlib.sha256(with_prompts + bytes(digest)).digest() for digest in part.digests]
+    digests = np.array(digests, dtype="S32")
+    order = np.argsort(digests, kind="stable")
+    return _Part("blend", Dataset(pa.concat_tables(tables)).select(order), digests[order], {})
 
 
 def _large_enough(parts: list[_Part], least: int, source: str | os.PathLike, limit: int | None) -> list[_Part]:

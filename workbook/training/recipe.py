@@ -50,6 +50,7 @@ class Stage(BaseModel):
         options: Arguments of the objective, such as ``{"temperature": 0.05}``.
         data: A source of training data, or a file; see ``workbook.training.data.load``.
         limit: Rows of it that are used; all of them if not given.
+        blend: Mix tasks within a batch, each row with its own instructions; else a batch comes from one data set.
         steps: Updates of the weights.
         batch_size: Rows an update, over all devices and accumulated micro-batches. Batches, and the negatives that they
             hold, are the same on any number of devices.
@@ -74,6 +75,7 @@ class Stage(BaseModel):
     options: dict[str, Any] = {}
     data: str = "docs"
     limit: PositiveInt | None = None
+    blend: bool = False
     steps: PositiveInt
     batch_size: PositiveInt
     accumulation: PositiveInt = 1

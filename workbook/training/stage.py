@@ -134,8 +134,11 @@ class StageRun:
             max_grad_norm=stage.max_grad_norm,
             seed=self.seed,
             data_seed=self.seed,
-            # Rows of chunks are lists, in which the sampler can't look for duplicates; their texts differ anyway.
-            batch_sampler=BatchSamplers.BATCH_SAMPLER if stage.objective == "mntp" else BatchSamplers.NO_DUPLICATES,
+            # Rows of chunks are lists, in which the sampler can't look for duplicates; their texts differ anyway. Where
+            # tasks are blended, labels repeat as documents, and no batch could hold two rows of a class.
+            batch_sampler=BatchSamplers.BATCH_SAMPLER
+            if stage.objective == "mntp" or stage.blend
+            else BatchSamplers.NO_DUPLICATES,
             multi_dataset_batch_sampler=MultiDatasetBatchSamplers.PROPORTIONAL,
             dataloader_drop_last=True,
             dataloader_pin_memory=self.model.device.type == "cuda",
@@ -169,7 +172,12 @@ class StageRun:
 def load_data(stage: Stage, tokenizer: PreTrainedTokenizerBase) -> training_data.TrainingData:
     """What a stage reads; see :func:`workbook.training.data.load`."""
     return training_data.load(
-        stage.data, stage.objective, tokenizer=tokenizer, max_length=stage.max_length, limit=stage.limit
+        stage.data,
+        stage.objective,
+        tokenizer=tokenizer,
+        max_length=stage.max_length,
+        limit=stage.limit,
+        blend=stage.blend,
     )
 
 

@@ -1,0 +1,83 @@
+"""Batches that blend tasks: each row with its own instruction, and any number of hard negatives."""
+
+import json
+
+import pytest
+import torch
+from training_tools import stage, tiny, trained
+
+from workbook import backbones
+from workbook.errors import InvalidValueError
+from workbook.training import data
+
+ROWS = [
+    {"query": "how warm", "positive": "twenty degrees", "negative": "a red hat", "instruction": "Answer."},
+    {"query": "how cold", "positive": "minus two", "negative": "a blue hat", "instruction": "Answer."},
+    {"query": "good film", "positive": "positive", "negative": "negative", "instruction": "Say whether it was liked."},
+    {"query": "bad film", "positive": "negative", "negative": "positive", "instruction": "Say whether it was liked."},
+    {"query": "a cat sat", "positive": "a cat was sitting", "negative": "a dog ran", "instruction": "Same.",
+     "document_instruction": "Same."},
+    {"query": "it rains", "positive": "rain is falling", "negative": "the sun shines", "instruction": "Same.",
+     "document_instruction": "Same."},
+]  # fmt: skip
+
+
+def write(folder, rows=ROWS):
+    path = folder / "tasks.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def load(path, **options):
+    tokenizer = backbones.load_tokenizer("tiny-llama")
+    return data.load(path, "contrastive", tokenizer=tokenizer, max_length=64, blend=True, **options)
+
+
+def test_every_value_has_its_own_instruction(tmp_path):
+    loaded = load(write(tmp_path))
+    assert (list(loaded.datasets), loaded.prompts) == (["blend"], {"blend": {}})
+    got = {row["query"]["text"]: row for row in loaded.datasets["blend"]}
+    assert len(got) == 6
+    for row in ROWS:
+        document = row.get("document_instruction", "")
+        assert got[row["query"]] == {
+            "query": {"instruction": row["instruction"], "text": row["query"]},
+            "positive": {"instruction": document, "text": row["positive"]},
+            "negative_1": {"instruction": document, "text": row["negative"]},
+        }
+    bare = load(write(tmp_path), instructions=False)
+    assert {value["instruction"] for row in bare.datasets["blend"] for value in row.values()} == {""}
+    assert bare.fingerprint != loaded.fingerprint
+
+
+def test_the_order_does_not_depend_on_the_file(tmp_path):
+    one, other = load(write(tmp_path)), load(write(tmp_path, ROWS[::-1]))
+    assert [row["query"]["text"] for row in one.datasets["blend"]] != [row["query"] for row in ROWS]
+    assert one.datasets["blend"][:] == other.datasets["blend"][:]
+
+
+def test_a_row_is_read_as_alone_with_its_instruction():
+    decoder = tiny()[0]
+    rows = [{"instruction": "Answer.", "text": "how warm"}, {"instruction": "", "text": "twenty degrees"}]
+    blended = decoder.preprocess(rows)
+    for place, row in enumerate(rows):
+        alone = decoder.preprocess([row["text"]], prompt=row["instruction"])
+        real = blended["attention_mask"][place].bool()
+        for name in ("input_ids", "pooling_mask"):
+            assert blended[name][place][real].equal(alone[name][0])
+
+
+@pytest.mark.parametrize("in_batch", [True, False])
+def test_training_on_a_blend(own, tmp_path, in_batch):
+    one = stage({"contrastive": write(tmp_path)}, "contrastive", blend=True, batch_size=4, max_length=160, steps=3)
+    one = one.model_copy(update={"options": {"temperature": 0.1, "in_batch": in_batch}})
+    done = trained(one)
+    assert torch.isfinite(torch.tensor(done.history["loss"].tolist())).all()
+
+
+def test_mistakes(tmp_path):
+    rows = [{key: value for key, value in row.items() if key != "negative"} for row in ROWS]
+    assert load(write(tmp_path, rows)).datasets["blend"].column_names == ["query", "positive"]
+    tokenizer = backbones.load_tokenizer("tiny-llama")
+    with pytest.raises(InvalidValueError, match="blend"):
+        data.load(write(tmp_path), "simcse", tokenizer=tokenizer, max_length=64, blend=True)
