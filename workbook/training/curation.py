@@ -1,0 +1,181 @@
+"""Data curation: from pairs, classes and graded pairs to queries with a positive and hard negatives."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from datasets import Dataset
+
+from ..errors import InvalidValueError, UnknownNameError
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+DOCUMENTS = ("examples", "labels")
+"""What stands for a class as a document: another of its examples, or its label."""
+
+_WINDOW = 20  # candidates that are looked at for each negative wanted
+_SHOWN = 3  # names that a warning gives
+
+
+def mine(
+    pairs: pd.DataFrame,
+    teacher: SentenceTransformer,
+    *,
+    negatives: int = 1,
+    margin: float = 0.95,
+    corpus: Iterable[str] = (),
+    instruction: str | None = None,
+    batch_size: int = 32,
+) -> pd.DataFrame:
+    """Positive-aware hard-negative mining: the documents that a teacher finds nearest to a query, but for false ones.
+
+    A document that the teacher scores above ``margin`` times the positive's score is left out, since it may well answer
+    the query too. So are the query's own text and all its positives, whatever they score. For a query with several
+    positives the least of their scores counts.
+
+    Args:
+        pairs: Columns query and positive (strings); a query may have several rows.
+        teacher: Any sentence-transformers model: ``workbook.backbones.load_encoder()`` offline, e5-mistral in the
+            paper.
+        negatives: Hard negatives a row.
+        margin: Of the positive's score, more than 0 and at most 1.
+        corpus: Documents to mine besides all positives.
+        instruction: Of the queries, as the teacher's prompt.
+        batch_size: Texts that the teacher reads at once.
+
+    Returns:
+        Columns query, positive, negative_1, ..., the hardest first. Rows of queries with fewer candidates below the
+        margin are left out, with a warning that counts and names them.
+
+    Raises:
+        InvalidValueError: An impossible margin or number, no pairs, or no query with enough negatives.
+
+    Source: NV-Embed, section 4.1.1: a margin of 95 %, after Moreira et al. (2024).
+    """
+    from sentence_transformers.util import mine_hard_negatives
+
+    if isinstance(margin, bool) or not isinstance(margin, int | float) or not 0 < margin <= 1:
+        raise InvalidValueError("margin", "a share of the positive's score, more than 0 and at most 1", margin)
+    _number("negatives", negatives)
+    if not len(pairs):
+        raise InvalidValueError("pairs", "at least one query with a positive", "none")
+    documents = list(dict.fromkeys([*corpus, *pairs["positive"]]))
+    wanted = Dataset.from_dict({name: list(pairs[name]) for name in ("query", "positive")})
+    rest = "Give a larger corpus or a higher margin, or ask for fewer negatives."
+    if len(documents) <= negatives:
+        raise InvalidValueError("corpus", f"more than {negatives} documents", len(documents), rest)
+    mined = mine_hard_negatives(
+        wanted,
+        teacher,
+        corpus=documents,
+        relative_margin=1 - margin,
+        num_negatives=negatives,
+        range_max=min(len(documents), _WINDOW * negatives),
+        query_prompt=instruction,
+        output_format="n-tuple",
+        batch_size=batch_size,
+        verbose=False,
+    ).to_pandas()
+    without = list(dict.fromkeys(query for query in pairs["query"] if query not in set(mined["query"])))
+    if mined.empty:
+        raise InvalidValueError("pairs", f"a query with {negatives} candidates below the margin", "none", rest)
+    if without:
+        _warn(f"{len(without)} queries have fewer than {negatives} candidates below the margin", without)
+    return mined
+
+
+def from_classes(
+    texts: Sequence[str],
+    labels: Sequence[str],
+    *,
+    documents: str = "examples",
+    negatives: int = 1,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Classes or clusters as contrastive examples.
+
+    Every text is a query. Example-based, its positive is another text of its class, and the negatives are texts of
+    other classes, all drawn at random. Label-based, they are the labels themselves; of k classes there are k - 1
+    negatives at most.
+
+    Args:
+        texts: Strings.
+        labels: The class of each.
+        documents: One of :data:`DOCUMENTS`.
+        negatives: Hard negatives a row.
+        seed: Of the draws.
+
+    Returns:
+        Columns query, positive, negative_1, ..., in the order of the texts. Example-based, a text that is the only one
+        of its class has no positive and is left out, with a warning; it still serves as a negative.
+
+    Raises:
+        UnknownNameError: Neither examples nor labels.
+        InvalidValueError: Fewer than two classes, other numbers of texts and labels, or no class with two texts.
+
+    Source: NV-Embed, sections 4.2 and 5.2.4, tables 4 and 5: label-based for two classes, example-based for more.
+    """
+    if documents not in DOCUMENTS:
+        raise UnknownNameError("documents", documents, DOCUMENTS)
+    _number("negatives", negatives)
+    if len(texts) != len(labels):
+        raise InvalidValueError("labels", f"one for each of {len(texts)} texts", len(labels))
+    texts, labels = np.asarray(texts, dtype=object), np.asarray(labels, dtype=object)
+    classes, own, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    if len(classes) < 2:
+        raise InvalidValueError("labels", "at least two classes, to have negatives", ", ".join(classes) or "none")
+    draw = np.random.default_rng(seed)
+    if documents == "labels":
+        others = np.array([draw.permutation(np.delete(np.arange(len(classes)), one))[:negatives] for one in own])
+        return _frame(texts, classes[own], classes[others])
+    if sizes.max() < 2:
+        raise InvalidValueError("labels", "a class with two texts, to have a positive", "classes of one text each")
+    if single := list(classes[sizes == 1]):
+        _warn(f"{len(single)} classes have a single text and give no query", single)
+    places, rows = np.arange(len(texts)), np.flatnonzero(sizes[own] > 1)
+    positives = [draw.choice(places[(own == own[row]) & (texts != texts[row])]) for row in rows]
+    outside = [draw.choice(places[own != own[row]], negatives) for row in rows]
+    return _frame(texts[rows], texts[positives], texts[np.array(outside)])
+
+
+def from_graded(pairs: pd.DataFrame, threshold: float = 4.0) -> pd.DataFrame:
+    """Pairs of like meaning, both ways: each text of a pair graded ``threshold`` or more is once the query.
+
+    Args:
+        pairs: Columns sentence1, sentence2 (strings) and score.
+        threshold: Least score, on the grades' own scale of 0 to 5.
+
+    Returns:
+        Columns query and positive, without pairs of equal texts; :func:`mine` finds negatives among all texts.
+
+    Raises:
+        InvalidValueError: No pair is graded that high.
+
+    Source: NV-Embed, section 4.2.
+    """
+    alike = pairs[(pairs["score"] >= threshold) & (pairs["sentence1"] != pairs["sentence2"])]
+    if alike.empty:
+        raise InvalidValueError("pairs", f"pairs of different texts graded {threshold:g} or more", "none")
+    one, other = alike["sentence1"].to_numpy(), alike["sentence2"].to_numpy()
+    both = np.stack([np.stack([one, other]), np.stack([other, one])], axis=-1)  # (text, pair, direction)
+    return pd.DataFrame({"query": both[0].ravel(), "positive": both[1].ravel()})
+
+
+def _frame(queries: np.ndarray, positives: np.ndarray, negatives: np.ndarray) -> pd.DataFrame:
+    columns = {f"negative_{number}": column for number, column in enumerate(negatives.T, start=1)}
+    return pd.DataFrame({"query": queries, "positive": positives, **columns})
+
+
+def _number(name: str, value: int) -> None:
+    if type(value) is not int or value < 1:
+        raise InvalidValueError(name, "a positive whole number", value)
+
+
+def _warn(what: str, names: list[str]) -> None:
+    named = ", ".join(repr(name[:40]) for name in names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    warnings.warn(f"{what}: left out ({named}).", stacklevel=3)
