@@ -99,10 +99,11 @@ def test_llm2vec_as_published(sized, architecture, masking):
 
 @pytest.mark.parametrize(("width", "batch"), [(2048, 32), (2049, 128), (4096, 128)])
 def test_a_small_backbone_takes_a_smaller_simcse_batch(sized, width, batch):
-    """S-LLaMA-1.3B is 2048 wide; nothing else of the recipe depends on the width."""
+    """S-LLaMA-1.3B is 2048 wide. The decay is over as many epochs; nothing else of the recipe depends on the width."""
     sized("llama", width)
     stages = recipe("llm2vec", "paper", "any").stages
     assert [stage.batch_size for stage in stages] == [32, batch, 512]
+    assert stages[1].decay_steps * batch == 23_400 * 128
 
 
 @pytest.mark.parametrize(
