@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from ..errors import InvalidValueError
 from .panels import check_columns, cycle, draw_baselines, finish, levels, rows_of, split_panels
@@ -159,7 +159,8 @@ def lines(
         if logx:
             axes.set_xscale("log")
         elif pd.api.types.is_integer_dtype(frame[x]):
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            few = sorted(frame[x].unique())
+            axes.xaxis.set_major_locator(FixedLocator(few) if len(few) < 6 else MaxNLocator(integer=True))
         draw_baselines(axes, baseline)
         axes.set_xlabel(x if xlabel is None else xlabel)
         if ylim:

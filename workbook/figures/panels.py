@@ -67,7 +67,8 @@ def finish(fig: Figure, panels: list[tuple[Axes, pd.DataFrame]], ylabel: str, *,
     handles = dict(_legend_entries(panels[0][0])) if legend else {}
     if handles:
         inches = 0.5 + 0.065 * max(map(len, handles))  # of the widest entry, at 8 pt
-        columns = max(1, min(len(handles), math.floor(fig.get_figwidth() / inches)))
+        most = max(1, math.floor(fig.get_figwidth() / inches))
+        columns = math.ceil(len(handles) / math.ceil(len(handles) / most))  # rows as full as one another
         fig.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=columns, handlelength=2.6)
 
 

@@ -66,7 +66,7 @@ def estimates(
                 rows = rows_of(rows_of(part, hue, level), hollow, source)
                 slot = place * len(sources) + later - (slots - 1) / 2
                 color = cycle(OKABE_ITO, place)
-                names = (level, source if later or level == "" else "")
+                names = (level, source if later or (level == "" and len(sources) > 1) else "")
                 axes.errorbar(
                     [groups.index(name) + slot * 0.7 / slots for name in rows[x]],
                     rows[y],
@@ -116,7 +116,7 @@ def losses(
     for place, (axes, stage) in enumerate(panels):
         rows = rows_of(history, "stage", stage)
         color = cycle(OKABE_ITO, place)
-        axes.plot(rows["step"], rows["loss"], color=color, marker="o" if len(rows) < 30 else "", label="loss")
+        axes.plot(rows["step"], rows["loss"], color=color, marker="o" if len(rows) < 30 else "")
         draw_baselines(axes, {"chance": chance[stage]})
         axes.set_ylim(0, 1.08 * max(rows["loss"].max(), chance[stage]))
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
