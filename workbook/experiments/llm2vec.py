@@ -217,7 +217,7 @@ EFFICIENCY = Experiment(
     ),
     sizes=smaller,
     watch=retrieval_and_sts,
-    reads=("docs", "texts/paraphrase_ladder.csv", "instructions/docs.csv"),
+    reads=SUITE_DOCS,
     live=("Uni, weighted mean", "Bi + MNTP + SimCSE"),
 )
 EXPERIMENTS = (STAGES, WORDS, SHIFTED, INSIDE, EFFICIENCY)
