@@ -20,6 +20,7 @@ def verdict(rule, *, scale="quick", **measured):
     return judge(claim(*rule), measured, scale=scale).verdict
 
 
+NAN = float("nan")
 APART = {"a": (10, 9, 11), "b": (5, 4, 6)}
 TOUCHING = {"a": (10, 6, 14), "b": (9, 5, 13)}
 
@@ -69,6 +70,23 @@ def test_too_small_a_scale_says_so():
     assert judge(big, APART, scale="paper").verdict == "reproduced"
 
 
+@pytest.mark.parametrize("rule", ["a > b", "a < b", ["b > 4", "a > b"], ["a > 3", "b > 8"], "a - b > 0"])
+def test_without_an_interval_nothing_is_tested(rule):
+    assert verdict(rule, a=(10, NAN, NAN), b=5.0) == "not tested without an interval"
+
+
+def test_the_interval_that_counts_is_that_of_the_paired_difference():
+    assert verdict("a > b", a=(10, NAN, NAN), b=5.0, **{"a - b": (5, 4, 6)}) == "reproduced"
+    assert verdict("a > b", **APART, **{"a - b": (5, NAN, NAN)}) == "not tested without an interval"
+
+
+def test_a_verdict_without_an_interval_is_kept(tmp_path):
+    made = judge(claim("a > 3"), {"a": (10, NAN, NAN)}, scale="quick")
+    claims.write([made], tmp_path / "claims.json")
+    assert claims.read(tmp_path / "claims.json") == [made]
+    assert made.clauses == {"a > 3": "no interval"}
+
+
 @pytest.mark.parametrize("rule", ["a", "a > ", "a == b", "a > b * b", "a > 'b'", "a > f(b)", "a > True", "a.x > 1"])
 def test_unreadable_rule_names_the_claim(rule):
     with pytest.raises(InvalidValueError, match="rule of claim 'c'"):
@@ -82,7 +100,7 @@ def test_what_is_measured_must_fit_the_rule():
         verdict("mean > last_token", mean=1.0, last_tokn=0.0)
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), None, "12", (1, 2), (1, 3, 2), {"score": 1}])
+@pytest.mark.parametrize("bad", [NAN, float("inf"), None, "12", (1, 2), (1, 3, 2), (1, NAN, 2), {"score": 1}])
 def test_bad_estimates(bad):
     with pytest.raises(InvalidValueError, match="finite number"):
         Estimate.of(bad)

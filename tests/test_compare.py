@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from workbook import claims
 from workbook.corpora import authored
 from workbook.experiments import estimate, judged, over_seeds, paired
 from workbook.experiments.llm2vec import above_uni
@@ -44,6 +45,18 @@ def test_an_untrained_variant_meets_every_seed():
     assert paired(grid, "Bi", "Uni")[0] == pytest.approx(2.0)
     assert paired(grid, "Uni", "Bi")[0] == pytest.approx(-2.0)
     assert paired(grid, "Bi", "FULL") is None
+
+
+def test_one_seed_alone_proves_nothing():
+    """50.00 against 50.01 is no finding where nothing tells how far the next seed would fall."""
+    grid = rows(Uni={0: 50.0}, Bi={0: 50.01})
+    summary = over_seeds(grid, ["source", "variant"])
+    measured = {"a": estimate(summary, "Bi"), "b": estimate(summary, "Uni")}
+    gap = {"a - b": paired(grid, "Bi", "Uni")}
+    assert gap["a - b"] == pytest.approx((0.01, np.nan, np.nan), nan_ok=True)
+    claim = claims.Claim(id="c", paper="P", place="table 1", statement="s", rule=["a > b"], scale="cpu")
+    for found in (measured, gap):
+        assert claims.judge(claim, found, scale="cpu").verdict == "not tested without an interval"
 
 
 def test_paired_by_unit_the_same_sentences_make_no_doubt():

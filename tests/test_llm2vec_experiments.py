@@ -5,8 +5,10 @@ import pytest
 
 import workbook
 from workbook import evaluation, probes
+from workbook.corpora import authored
 from workbook.corpora.authored import future_tokens
 from workbook.corpora.roles import load_roles
+from workbook.evaluation import offline
 from workbook.experiments import llm2vec
 from workbook.scale import get_scale
 
@@ -76,3 +78,22 @@ def test_the_watch_measures_retrieval_and_similarity(model):
     assert set(measured) == {"retrieval", "sts"}
     assert all(-100 <= value <= 100 for value in measured.values())
     assert watch.every == 2
+
+
+@pytest.mark.parametrize("experiment", llm2vec.EXPERIMENTS, ids=lambda experiment: experiment.name)
+def test_experiments_say_what_they_measure_on(experiment, model, monkeypatch):
+    """What is opened below data/, and the corpora that are loaded, are those declared: else no record goes stale."""
+    opened = set()
+
+    def spied(name, true):
+        def spy(*parts):
+            opened.add(name or "/".join(parts))
+            return true(*parts)
+
+        return spy
+
+    monkeypatch.setattr(authored, "data_path", spied("", authored.data_path))
+    monkeypatch.setattr(offline, "load_docs", spied("docs", offline.load_docs))
+    monkeypatch.setattr(llm2vec, "load_roles", spied("roles", llm2vec.load_roles))
+    experiment.measure(model, SIZES) if experiment.measure else experiment.watch(SIZES).measure(model)
+    assert opened == set(experiment.reads)

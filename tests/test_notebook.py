@@ -104,11 +104,11 @@ def test_figures_are_numbered_and_shown_once(start, tmp_path, shell, capsys):
 
 def test_claims_are_recorded(start, tmp_path):
     run = start()
-    assert run.verdicts().columns.tolist() == ["claim", "paper", "this run", "verdict"]
+    assert run.verdicts().columns.tolist() == ["claim", "paper", "measured", "scale", "verdict"]
     verdict = run.claim("llm2vec-untrained-bidirectional", causal_mean=(37, 35, 39), bidirectional_mean=(16, 14, 18))
     assert verdict.verdict == "reproduced"
     assert run.verdicts()["verdict"].tolist() == ["reproduced"]
-    assert run.verdicts()["this run"].item() == "causal_mean 37.0, bidirectional_mean 16.0"
+    assert run.verdicts()["measured"].item() == "causal_mean 37.0, bidirectional_mean 16.0"
     assert json.loads((tmp_path / "claims.json").read_text())[0]["measured"]["causal_mean"]["low"] == 35
 
 
@@ -117,6 +117,7 @@ def test_claims_on_recorded_numbers_are_judged_at_the_scale_of_the_record(start)
     numbers = {"mntp_mean": (30, 29, 31), "mntp_simcse_mean": (40, 39, 41)}
     assert run.claim("llm2vec-simcse", **numbers).verdict == "not tested at this scale"
     assert run.claim("llm2vec-simcse", scale="cpu", **numbers).verdict == "reproduced"
+    assert run.verdicts()["scale"].tolist() == ["cpu"]
     with pytest.raises(UnknownNameError, match="scale"):
         run.claim("llm2vec-simcse", scale="cpus", **numbers)
 

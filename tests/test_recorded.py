@@ -12,7 +12,7 @@ from workbook.errors import WorkbookError
 from workbook.experiments import RECORDED, Experiment, Record, Variant
 
 KEYS = {"experiment", "what", "scale", "backbone", "backbone_sha256", "cells"}
-CELL = {"variant", "seed", "fingerprint", "seconds", "device", "platform", "threads", "written", "versions"}
+CELL = {"variant", "seed", "fingerprint", "data", "seconds", "device", "platform", "threads", "written", "versions"}
 
 
 def problems(folder):
@@ -61,6 +61,18 @@ def test_the_records_of_the_project():
     assert list(problems(RECORDED)) == []
 
 
+def missing(experiment, folder):
+    """Cells that a record of three seeds at scale cpu lacks or has too many; backbone: the default."""
+    _, recorded = Record(experiment, "cpu", folder=folder).read()
+    wanted = [(variant.name, seed) for variant, seed in experiment.cells(range(3))]
+    return sorted({(cell["variant"], cell["seed"]) for cell in recorded} ^ set(wanted))
+
+
+@pytest.mark.parametrize("experiment", experiments.EXPERIMENTS.values(), ids=lambda experiment: experiment.name)
+def test_every_experiment_is_recorded_in_full(experiment):
+    assert missing(experiment, RECORDED) == []
+
+
 # The check itself
 
 
@@ -83,6 +95,16 @@ def folder(tmp_path, monkeypatch):
 def test_a_good_record_has_no_problems(folder):
     assert list(problems(folder)) == []
     assert list(problems(folder / "absent")) == []
+
+
+def test_cells_that_are_not_recorded_are_seen(folder):
+    assert missing(SMALL, folder) == [("a", 0), ("b", 0)], "a record of another scale does not count"
+    (folder / "02_small-quick-tiny-llama.csv").rename(folder / "02_small-cpu-smollm2-135m.csv")
+    (folder / "02_small-quick-tiny-llama.json").rename(folder / "02_small-cpu-smollm2-135m.json")
+    assert missing(SMALL, folder) == []
+    assert missing(replace(SMALL, variants=SMALL.variants[:1]), folder) == [("b", 0)]
+    trained = replace(SMALL.variants[0], stages=("contrastive",))
+    assert missing(replace(SMALL, variants=(trained, SMALL.variants[1])), folder) == [("a", 1), ("a", 2)]
 
 
 @pytest.mark.parametrize(

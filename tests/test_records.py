@@ -1,25 +1,29 @@
 """Records: each cell computed once, kept at once, shared by processes, and never taken for another's."""
 
+import hashlib
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 
 from workbook import backbones, cli, experiments, methods, notebook
 from workbook.errors import DamagedFileError, MissingDataError, OutputError, UnknownNameError
-from workbook.experiments import Experiment, Record, Variant
+from workbook.experiments import Experiment, Record, Variant, grid
 from workbook.files import ROOT
 from workbook.methods.chain import Chain
 from workbook.scale import get_scale
 from workbook.training import Watch
 from workbook.training.recipe import Recipe, Stage
+from workbook.training.stage import load_data
 
 PLAIN, TRAINED = Variant("plain", "small"), Variant("trained", "small", ("contrastive",))
 BIDIRECTIONAL = {"attention": "bidirectional"}
@@ -44,6 +48,11 @@ def vectors(model, sizes):
     return pd.DataFrame({"text": [1, 2], "score": means, "seed": -1, "seconds": time.time()})
 
 
+def corpus(fingerprint):
+    """A stand-in, since to build a corpus for this cache takes long."""
+    return SimpleNamespace(fingerprint=fingerprint)
+
+
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
     """A cache of our own, in which equal stages are trained once."""
@@ -56,6 +65,7 @@ def computed(tmp_path, cache, monkeypatch):
     pairs(tmp_path)
     monkeypatch.setitem(methods.METHODS, "small", small(tmp_path))
     monkeypatch.setenv("WORKBOOK_CACHE", str(cache))
+    monkeypatch.setattr(grid, "_CORPORA", {name: partial(corpus, f"today's {name}") for name in grid._CORPORA})
     return []
 
 
@@ -154,6 +164,18 @@ def test_a_manifest_tells_what_made_the_numbers_and_nothing_of_the_machine(recor
     text = made.json.read_text() + made.csv.read_text()
     for private in (platform.node(), platform.release(), str(tmp_path), str(Path.home())):
         assert private not in text
+
+
+def test_a_manifest_tells_of_the_data_behind_each_cell(record):
+    made = record(reads=("docs", "texts/reviews.csv"))
+    made.fill([0])
+    plain, trained = (cell["data"] for cell in json.loads(made.json.read_text())["cells"])
+    reviews = hashlib.sha256((ROOT / "data" / "texts" / "reviews.csv").read_bytes()).hexdigest()
+    assert plain["measured_on"] == trained["measured_on"] == {"docs": "today's docs", "texts/reviews.csv": reviews}
+    assert plain["trained_on"] == {}
+    (stage,) = methods.recipe("small", "quick", "tiny-llama").stages
+    read = load_data(stage, backbones.load_tokenizer("tiny-llama"))
+    assert trained["trained_on"] == {"contrastive": read.fingerprint}
 
 
 def test_a_backbone_in_a_folder_is_recorded_by_its_name(experiment, tmp_path):
@@ -281,6 +303,41 @@ def test_stale_cells_are_named_never_shown_and_recorded_again(
     assert cells(after) == CELLS
     assert len(after) == len(before), "the old rows are gone"
     pd.testing.assert_frame_equal(made.load(), after)
+
+
+READ = ("docs", "roles", "texts/topics.csv", "probes/future_tokens.csv")
+
+
+@pytest.mark.parametrize("changed", READ)
+def test_cells_are_stale_when_what_they_are_measured_on_changes(record, tmp_path, monkeypatch, changed):
+    shutil.copytree(ROOT / "data", tmp_path / "data")
+    monkeypatch.setattr("workbook.files.ROOT", tmp_path)
+    readers = {read: record(read.partition("/")[0], reads=(read,), variants=(PLAIN,)) for read in READ}
+    for made in readers.values():
+        made.fill([0])
+        assert made.stale() == []
+    if changed in grid._CORPORA:
+        monkeypatch.setitem(grid._CORPORA, changed, partial(corpus, "another"))
+    else:
+        with (tmp_path / "data" / changed).open("a") as file:
+            file.write("another\n")
+    assert [read for read, made in readers.items() if made.stale()] == [changed]
+
+
+def test_what_is_read_must_be_there(record):
+    with pytest.raises(MissingDataError, match=r"topic\.csv"):
+        record(reads=("texts/topic.csv",)).fill([0])
+
+
+@pytest.mark.parametrize("other", [("mean-2", 2), ("mean", 1)])
+def test_cells_are_stale_when_another_curve_is_watched(record, other):
+    def watched(name, every):
+        watch = Watch(name, every, lambda model: {"mean": model.encode("a text").mean()})
+        return record(variants=(TRAINED,), measure=None, watch=lambda sizes: watch)
+
+    watched("mean", 2).fill([0])
+    assert watched("mean", 2).stale() == []
+    assert watched(*other).stale() == ["02_small, trained, seed 0"]
 
 
 def test_a_seed_is_part_of_what_is_trained_alone(record):

@@ -94,7 +94,7 @@ def test_no_single_role_is_most_of_the_names(corpus):
 
 
 def test_a_corpus_can_be_carried_and_another_is_refused(corpus, tmp_path, monkeypatch):
-    content = roles.roles_path().read_bytes()
+    content = sources.table_path("roles", roles._RULES).read_bytes()
     (tmp_path / "roles.jsonl").write_bytes(content)
     monkeypatch.setattr(sources, "_cached", lambda *_: pytest.fail("looked into the cache"))
     monkeypatch.setenv("WORKBOOK_DATA", str(tmp_path))

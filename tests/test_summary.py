@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from scipy.stats import t
 
+from workbook import figures
 from workbook.errors import InvalidValueError
 from workbook.experiments import accuracy, over_seeds
 
@@ -44,9 +45,19 @@ def test_the_interval_over_seeds_covers_the_mean_of_all_seeds():
 
 @pytest.mark.parametrize(("scores", "seeds"), [([41.0], 1), ([41.0] * 5, 5)])
 def test_one_seed_and_equal_seeds_leave_the_items(scores, seeds):
-    bare, wide = (over_seeds(rows(scores, half), ["variant"]) for half in (None, 2.5))
-    assert bare.to_numpy().tolist() == [["a", 41, 41, 41, seeds]]
+    wide = over_seeds(rows(scores, 2.5), ["variant"])
     assert wide.to_numpy().tolist() == [["a", 41, 38.5, 43.5, seeds]]
+
+
+def test_one_seed_without_items_has_no_interval():
+    found = over_seeds(pd.concat([rows([41.0]), rows([41.0, 41.0]).assign(variant="b")]), ["variant"])
+    assert found["score"].tolist() == [41, 41]
+    assert found[["low", "high"]].isna().all(axis=1).tolist() == [True, False]
+    figure = figures.lines(found.assign(step=1), "step", "score", hue="variant", low="low", high="high")
+    drawn = figures.estimates(found, "variant", "score")
+    assert len(figure.axes[0].lines) == 2
+    bars = [bar for container in drawn.axes[0].containers for bar in container[2][0].get_segments()]
+    assert [len(bar) for bar in bars] == [0, 2], "the point of one seed has no bar"
 
 
 def test_more_seeds_do_not_narrow_what_the_items_leave_open():

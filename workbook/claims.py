@@ -25,6 +25,7 @@ REPRODUCED = "reproduced"
 PARTLY = "partly"
 NOT_REPRODUCED = "not reproduced"
 NOT_TESTED = "not tested at this scale"
+NO_INTERVAL = "not tested without an interval"
 
 _COMPARISONS = {ast.Gt: operator.gt, ast.GtE: operator.gt, ast.Lt: operator.lt, ast.LtE: operator.lt}
 
@@ -34,19 +35,22 @@ class Estimate(BaseModel):
 
     Attributes:
         value: The number, in the units of the claim's rule.
-        low: Lower end of its confidence interval; equal to ``value`` for a number without sampling error.
-        high: Upper end of the interval.
+        low: Lower end of its confidence interval; equal to ``value`` for a number without sampling error, None where
+            nothing tells how wide the interval is, such as a single seed.
+        high: Upper end of the interval, or None.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
-        if self.low > self.high:
+        if (self.low is None) != (self.high is None):
+            raise ValueError("an interval with one end")
+        if self.low is not None and self.low > self.high:
             raise ValueError("low is above high")
         return self
 
@@ -54,8 +58,12 @@ class Estimate(BaseModel):
     def of(cls, measured: object) -> Self:
         """An estimate from an `Estimate`, a bare number, ``(value, low, high)``, or a row with score, low and high.
 
+        Ends that are both NaN, as tables write it, are no interval.
+
         >>> Estimate.of((42.0, 40.5, 43.1))
         Estimate(value=42.0, low=40.5, high=43.1)
+        >>> Estimate.of((42.0, math.nan, math.nan))
+        Estimate(value=42.0, low=None, high=None)
 
         Raises:
             InvalidValueError: None of these, not finite, or an interval upside down.
@@ -65,11 +73,14 @@ class Estimate(BaseModel):
                 return measured
             if hasattr(measured, "keys"):  # a dict, a pandas Series
                 value = measured["score"] if "score" in measured else measured["value"]
-                return cls(value=value, low=measured["low"], high=measured["high"])
-            if isinstance(measured, str):
+                low, high = measured["low"], measured["high"]
+            elif isinstance(measured, str):
                 raise TypeError("text")
-            value, low, high = measured if isinstance(measured, tuple | list) else (measured,) * 3
-            return cls(value=float(value), low=float(low), high=float(high))
+            else:
+                value, low, high = measured if isinstance(measured, tuple | list) else (measured,) * 3
+            value, low, high = float(value), float(low), float(high)
+            ends = (None, None) if math.isnan(low) and math.isnan(high) else (low, high)
+            return cls(value=value, low=ends[0], high=ends[1])
         except (ValidationError, ValueError, KeyError, TypeError) as error:
             expected = "a finite number, (value, low, high) with low <= high, or a row with score, low and high"
             raise InvalidValueError("measured value", expected, measured) from error
@@ -117,9 +128,11 @@ class Verdict(BaseModel):
     paper: str
     place: str
     statement: str
-    verdict: Literal["reproduced", "partly", "not reproduced", "not tested at this scale"]
+    verdict: Literal[
+        "reproduced", "partly", "not reproduced", "not tested at this scale", "not tested without an interval"
+    ]
     scale: str
-    clauses: dict[str, Literal["holds", "overlaps", "fails"]]
+    clauses: dict[str, Literal["holds", "overlaps", "fails", "no interval"]]
     published: dict[str, dict[str, float]]
     measured: dict[str, Estimate]
 
@@ -172,7 +185,8 @@ def judge(claim: Claim, measured: Mapping[str, object], *, scale: str, notebook:
     """The verdict on a claim, derived from its rule.
 
     A comparison holds if its difference lies beyond zero with its whole interval; it overlaps if the direction is
-    right but the interval reaches zero. All hold: reproduced. All fail: not reproduced. Anything between: partly.
+    right but the interval reaches zero. All hold: reproduced. All fail: not reproduced. Anything between: partly. A
+    comparison of numbers without an interval says nothing, and neither does a claim with such a comparison.
     The interval of a difference is that of the key ``"a - b"`` if the run brings one (a paired comparison is
     sharper), else it follows from the two intervals, which then have to lie apart.
 
@@ -198,7 +212,7 @@ def judge(claim: Claim, measured: Mapping[str, object], *, scale: str, notebook:
         clauses = {clause: _outcome(clause, estimates, claim.id) for clause in claim.rule}
         outcomes = set(clauses.values())
         verdict = {frozenset({"holds"}): REPRODUCED, frozenset({"fails"}): NOT_REPRODUCED}.get(
-            frozenset(outcomes), PARTLY
+            frozenset(outcomes), NO_INTERVAL if "no interval" in outcomes else PARTLY
         )
     return Verdict(
         **claim.model_dump(include={"id", "paper", "place", "statement", "published"}),
@@ -305,6 +319,8 @@ def _add(left: Mapping[str, float], right: Mapping[str, float], sign: float, sca
 
 def _outcome(clause: str, measured: Mapping[str, Estimate], claim_id: str) -> str:
     margins = [_interval(margin, measured, claim_id) for margin in _margins(clause, claim_id)]
+    if any(margin.low is None for margin in margins):
+        return "no interval"
     if all(margin.low > 0 for margin in margins):
         return "holds"
     return "overlaps" if all(margin.value > 0 for margin in margins) else "fails"
@@ -321,13 +337,9 @@ def _interval(margin: Mapping[str, float], measured: Mapping[str, Estimate], cla
                 terms = [(weight, key)]
     if absent := sorted(name for _, name in terms if name not in measured):
         raise InvalidValueError(f"claim {claim_id!r}", f"a measured value for {', '.join(absent)}", sorted(measured))
-    ends = [
-        (weight * measured[name].value, weight * measured[name].low, weight * measured[name].high)
-        for weight, name in terms
-    ]
     constant = margin.get("", 0.0)
-    return Estimate(
-        value=constant + sum(value for value, _, _ in ends),
-        low=constant + sum(min(low, high) for _, low, high in ends),
-        high=constant + sum(max(low, high) for _, low, high in ends),
-    )
+    value = constant + sum(weight * measured[name].value for weight, name in terms)
+    if any(measured[name].low is None for _, name in terms):
+        return Estimate(value=value, low=None, high=None)
+    ends = [(weight * measured[name].low, weight * measured[name].high) for weight, name in terms]
+    return Estimate(value=value, low=constant + sum(map(min, ends)), high=constant + sum(map(max, ends)))

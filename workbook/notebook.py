@@ -221,21 +221,22 @@ class Run:
         """The claims judged so far, a row each.
 
         Args:
-            digits: Decimals of this run's numbers.
+            digits: Decimals of the measured numbers.
 
         Returns:
-            Columns claim, paper, this run, verdict.
+            Columns claim, paper, measured (by this run, or read from records), scale (of those numbers), verdict.
         """
         rows = [
             {
                 "claim": verdict.statement,
                 "paper": f"{verdict.paper}, {verdict.place}",
-                "this run": ", ".join(f"{k} {v.value:.{digits}f}" for k, v in verdict.measured.items()) or "-",
+                "measured": ", ".join(f"{k} {v.value:.{digits}f}" for k, v in verdict.measured.items()) or "-",
+                "scale": verdict.scale,
                 "verdict": verdict.verdict,
             }
             for verdict in self._judged.values()
         ]
-        return pd.DataFrame(rows, columns=["claim", "paper", "this run", "verdict"])
+        return pd.DataFrame(rows, columns=["claim", "paper", "measured", "scale", "verdict"])
 
     def provenance(self) -> str:
         """What made these results, for the last cell: the same text on every machine with the same pins.

@@ -127,7 +127,8 @@ def chunks(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, length: int
         InvalidValueError: A length below 2, or texts that don't fill one chunk.
 
     Source:
-        LLM2Vec's released MNTP data; it drops a remainder after every thousand lines, this once.
+        LLM2Vec's released MNTP data; it drops a remainder after every thousand lines, this once. There, lines come as
+        they are; :func:`wikitext` drops blank ones and strips the rest.
     """
     if not isinstance(length, int) or length < 2:
         raise InvalidValueError("length", "a number of tokens, 2 or more", length)
@@ -163,7 +164,9 @@ def e5(folder: str | Path | None = None, names: Sequence[str] = tuple(E5_DATASET
             fewer than the two rows that in-batch negatives need; the message names file, line and field.
 
     Source:
-        LLM2Vec, appendix G.1 and table 8 (instructions). The sample ratios given there are applied in the files.
+        LLM2Vec, appendix G.1 and table 8 (instructions). The sample ratios given there are applied in the files. The
+        released code mixes both instructions of allnli, and of quora_duplicates, in a batch; here a stage that does not
+        blend makes a data set of each, so that a batch has one.
     """
     for name in names:
         if name not in E5_DATASETS:

@@ -19,7 +19,7 @@ import pandas as pd
 from tqdm.auto import tqdm
 
 from ..errors import UnknownNameError
-from .sources import load_table, module_name, no_garbage_collection, sources, syntax_tree, table_path
+from .sources import load_table, module_name, no_garbage_collection, sources, syntax_tree
 
 ROLES = (
     *("function", "method", "class", "parameter", "keyword", "attribute"),
@@ -93,15 +93,6 @@ def load_roles(path: str | Path | None = None) -> Roles:
         OutputError: The cache can't be written.
     """
     return Roles(*load_table("roles", path, build=build, rules=_RULES, pinned=FINGERPRINT))
-
-
-def roles_path() -> Path:
-    """Where the cache keeps the corpus of the installed versions.
-
-    Raises:
-        MissingDataError: A package that the corpus is made of is not installed.
-    """
-    return table_path("roles", _RULES)
 
 
 def build(distributions: Iterable[str]) -> pd.DataFrame:

@@ -7,7 +7,7 @@ import pandas as pd
 from .summary import accuracy, over_seeds
 
 Interval = tuple[float, float, float]
-"""Value, lower and upper end."""
+"""Value, lower and upper end; both ends NaN where a single seed and no items leave the interval open."""
 
 
 def judged(rows: pd.DataFrame) -> pd.DataFrame:

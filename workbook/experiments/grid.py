@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import backbones, methods
+from ..corpora.docs import Docs, load_docs
+from ..corpora.roles import Roles, load_roles
 from ..errors import UnknownNameError
-from ..files import folder_sha256, sha256
+from ..files import data_path, folder_sha256, sha256
 from ..scale import Scale, get_scale
 from ..training import data as training_data
 from ..training.recipe import Recipe
@@ -23,6 +25,15 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from ..training import Watch
+
+
+SUITE_DOCS = (
+    *("docs", "instructions/docs.csv"),
+    *("texts/paraphrase_ladder.csv", "texts/reviews.csv", "texts/topics.csv"),
+)
+"""What suite docs reads, for :attr:`Experiment.reads`."""
+
+_CORPORA = {"docs": load_docs, "roles": load_roles}
 
 
 @dataclass(frozen=True)
@@ -57,6 +68,8 @@ class Experiment:
         sizes: The sizes of evaluation, by scale of the training.
         measure: From the trained model and the sizes to tidy rows. None for a curve alone.
         watch: From the sizes to what is measured while the last stage trains.
+        reads: What ``measure`` and ``watch`` measure on: the corpora ``docs`` and ``roles`` by name, files below
+            ``data/`` by their paths there. When one of them changes, records are stale.
         live: The variants that are computed when a notebook reruns the experiment; all of them if none is named.
         version: Raised when ``measure`` or ``watch`` changes, so that no older record is taken for the new one. A
             changed ``watch`` needs another name too, since trained stages are kept with their curves.
@@ -68,6 +81,7 @@ class Experiment:
     sizes: Callable[[str], Scale] = get_scale
     measure: Callable[[SentenceTransformer, Scale], pd.DataFrame] | None = None
     watch: Callable[[Scale], Watch] | None = None
+    reads: tuple[str, ...] = ()
     live: tuple[str, ...] = ()
     version: int = 1
 
@@ -106,24 +120,41 @@ class Experiment:
         )
         return trained.curve if self.measure is None else self.measure(trained.model, sizes)
 
+    def data(self, variant: Variant, scale: str, backbone: str) -> dict[str, dict[str, str]]:
+        """Hex sha256 of all data behind a cell: ``trained_on`` by stage, ``measured_on`` by the names in ``reads``.
+
+        Raises:
+            MissingDataError: A file is absent, or a package that a corpus is made of is not installed.
+        """
+        stages = variant.recipe(scale, backbone).stages
+        return {
+            "trained_on": {
+                s.name: _data(s.data, s.objective, s.max_length, s.limit, s.blend, backbone, _file_sha256(s.data))
+                for s in stages
+            },
+            "measured_on": {
+                name: _corpus(_CORPORA[name]) if name in _CORPORA else sha256(data_path(name)) for name in self.reads
+            },
+        }
+
     def fingerprint(self, variant: Variant, seed: int, scale: str, backbone: str) -> str:
         """Hex sha256 of what a cell's numbers depend on, versions and machine aside.
 
-        That is the chain, the stages, the data, the backbone, the sizes of evaluation, the seed, and ``version``. What
-        is at its default does not count, so that no record goes stale when methods learn a new option.
+        That is the chain, the stages, the data that they read and that is measured on, the backbone, the sizes of
+        evaluation, the seed, and ``version``. What is at its default does not count, so that no record goes stale when
+        methods learn a new option.
         """
-        recipe = variant.recipe(scale, backbone)
+        recipe, sizes = variant.recipe(scale, backbone), self.sizes(scale)
+        watch = self.watch(sizes) if self.watch else None
         content = {
             "version": self.version,
             "chain": methods.get(variant.method).chain.changed(),
             "options": sorted(variant.options.items()),
             "recipe": recipe.model_dump(mode="json", exclude_defaults=True),
-            "data": [
-                _data(s.data, s.objective, s.max_length, s.limit, backbone, _file_sha256(s.data)) for s in recipe.stages
-            ],
+            "data": self.data(variant, scale, backbone),
             "backbone": backbone_sha256(backbone),
-            "sizes": self.sizes(scale).model_dump(mode="json", exclude={"name"}),
-            "watch": repr(self.watch(self.sizes(scale)).every) if self.watch else None,
+            "sizes": sizes.model_dump(mode="json", exclude={"name"}),
+            "watch": [watch.name, watch.every] if watch else None,
             "seed": seed if variant.stages else None,
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -143,7 +174,15 @@ def _file_sha256(source: str) -> str | None:
 
 
 @lru_cache
-def _data(source: str, objective: str, max_length: int, limit: int | None, backbone: str, file: str | None) -> str:
+def _corpus(load: Callable[[], Docs | Roles]) -> str:
+    """Fingerprint of a corpus, read once: its packages stay as they are while this process lives."""
+    return load().fingerprint
+
+
+@lru_cache
+def _data(
+    source: str, objective: str, max_length: int, limit: int | None, blend: bool, backbone: str, file: str | None
+) -> str:
     """Fingerprint of a stage's training data, read once for every content of its file."""
     return training_data.load(
         source,
@@ -151,4 +190,5 @@ def _data(source: str, objective: str, max_length: int, limit: int | None, backb
         tokenizer=backbones.load_tokenizer(backbone),
         max_length=max_length,
         limit=limit,
+        blend=blend,
     ).fingerprint

@@ -13,7 +13,7 @@ from .. import evaluation, methods, probes
 from ..corpora.authored import future_tokens, reviews
 from ..corpora.roles import load_roles
 from ..scale import Scale, get_scale
-from .grid import Experiment, Variant
+from .grid import SUITE_DOCS, Experiment, Variant
 
 if TYPE_CHECKING:
     import torch
@@ -176,6 +176,7 @@ STAGES = Experiment(
     variants=(UNI, BI, MNTP, UNI_SIMCSE, BI_SIMCSE, FULL),
     sizes=smaller,
     measure=by_pooling,
+    reads=SUITE_DOCS,
     live=("Bi", "Bi + MNTP", "Bi + MNTP + SimCSE"),
 )
 WORDS = Experiment(
@@ -184,6 +185,7 @@ WORDS = Experiment(
     variants=(UNI, BI, BI_SIMCSE),
     sizes=smaller,
     measure=words,
+    reads=("roles",),
     live=("Uni", "Bi"),
 )
 SHIFTED = Experiment(
@@ -192,6 +194,7 @@ SHIFTED = Experiment(
     variants=(MNTP, FULL),
     sizes=smaller,
     measure=shifted_words,
+    reads=("roles",),
     live=("Bi + MNTP",),
 )
 INSIDE = Experiment(
@@ -200,6 +203,7 @@ INSIDE = Experiment(
     variants=(UNI, BI, MNTP, FULL),
     sizes=smaller,
     measure=inside,
+    reads=("probes/future_tokens.csv", "texts/reviews.csv"),
     live=("Bi", "Bi + MNTP"),
 )
 EFFICIENCY = Experiment(
@@ -213,6 +217,7 @@ EFFICIENCY = Experiment(
     ),
     sizes=smaller,
     watch=retrieval_and_sts,
+    reads=SUITE_DOCS,
     live=("Uni, weighted mean", "Bi + MNTP + SimCSE"),
 )
 EXPERIMENTS = (STAGES, WORDS, SHIFTED, INSIDE, EFFICIENCY)

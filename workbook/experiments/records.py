@@ -217,6 +217,7 @@ class Record:
             "variant": variant.name,
             "seed": seed,
             "fingerprint": fingerprint,
+            "data": self.experiment.data(variant, self.scale, self.backbone),
             "seconds": round(time.perf_counter() - began, 1),
             "device": backbones.capability()["why"],
             "platform": f"{platform.system()} {platform.machine()}",  # no more: a kernel's name can be a machine's

@@ -14,7 +14,7 @@ def over_seeds(rows: pd.DataFrame, by: list[str], value: str = "score") -> pd.Da
 
     The half widths of the two add up in squares: that of the items, from the columns ``low`` and ``high`` where there
     are any (the same items under every seed, so it does not shrink with their number), and Student's t over the seeds
-    (nothing for a single seed, which can't tell).
+    (nothing for a single seed, which can't tell). A single seed without such columns has no interval: NaN.
 
     Args:
         rows: Tidy rows with the columns of ``by``, ``seed`` and ``value``, one a seed.
@@ -22,7 +22,8 @@ def over_seeds(rows: pd.DataFrame, by: list[str], value: str = "score") -> pd.Da
         value: Column of the numbers.
 
     Returns:
-        One row a group, in the order of their first rows: the columns of ``by``, ``value``, low, high, seeds.
+        One row a group, in the order of their first rows: the columns of ``by``, ``value``, low, high, seeds. Figures
+        draw no bar for NaN, and claims on such numbers are not tested.
 
     Raises:
         InvalidValueError: A column that is missing, or a seed that is twice in a group.
@@ -35,7 +36,7 @@ def over_seeds(rows: pd.DataFrame, by: list[str], value: str = "score") -> pd.Da
         bounded = {"low", "high"} <= set(group)
         items = np.maximum(group["high"] - numbers, numbers - group["low"]).mean() if bounded else 0.0
         seeds = t.ppf(0.975, count - 1) * numbers.std(ddof=1) / np.sqrt(count) if count > 1 else 0.0
-        half = float(np.hypot(items, seeds))
+        half = float(np.hypot(items, seeds)) if bounded or count > 1 else np.nan
         found.append([*names, numbers.mean(), numbers.mean() - half, numbers.mean() + half, count])
     return pd.DataFrame(found, columns=[*by, value, "low", "high", "seeds"])
 

@@ -94,7 +94,7 @@ def word_probe(
         seed: Of the classifier's first weights, the order of the sentences and the dropout.
         steps: Batches to train on; the sentences come in a new order every time all have been seen.
         batch_size: Sentences a batch.
-        learning_rate: Constant.
+        learning_rate: Of every step: the paper names no schedule, and a constant rate is our choice.
         dropout: Share of the features of a state that are dropped in training.
 
     Returns:
