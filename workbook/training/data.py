@@ -53,6 +53,17 @@ class TrainingData:
     prompts: dict[str, dict[str, str]]
     fingerprint: str
 
+    def examples(self) -> Iterator[tuple[str, str | None]]:
+        """The first text of each data set, column and instruction, with the instruction, or None without one."""
+        for name, dataset in self.datasets.items():
+            for column in dataset.column_names:
+                if not isinstance(dataset[0][column], dict):
+                    yield dataset[0][column], self.prompts[name].get(column)
+                    continue
+                said = dataset.with_format("arrow")[:][column].combine_chunks().field("instruction").to_pandas()
+                for row in said.drop_duplicates().index:
+                    yield dataset[int(row)][column]["text"], said[row]
+
 
 def load(
     source: str | os.PathLike,
