@@ -161,6 +161,21 @@ def test_a_folder_is_never_overwritten(command, data, tmp_path):
     assert [file.name for file in (tmp_path / "full").iterdir()] == ["letter.txt"]
 
 
+@pytest.mark.parametrize("options", [[], ["--resume"]])
+def test_a_training_that_never_began_is_begun_anew(command, data, tmp_path, options):
+    """Its data fill no batch, which only training finds; with other data the folder is free."""
+    alike = tmp_path / "alike.jsonl"
+    alike.write_text("".join(json.dumps({"query": "the same", "positive": text}) + "\n" for text in TEXTS))
+    folder = tmp_path / "out"
+    arguments = ["llm2vec", "-o", folder, "-s", "quick", "--backbone", "tiny-llama", "--stages", "contrastive"]
+    code, _, err = command(*arguments, "--data", f"contrastive={alike}")
+    assert (code, [file.name for file in folder.iterdir()]) == (2, ["training.json"])
+    assert "no more rows than have nothing in common" in err
+    code, out, _ = command(*arguments, *data[4:], *options)
+    assert (code, out.splitlines()[-1]) == (0, f"Model: {folder}")
+    assert "holds a training already" in command(*arguments, *data[4:])[2]
+
+
 def test_help(command):
     code, out, _ = command("--help")
     assert code == 0

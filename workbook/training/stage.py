@@ -10,6 +10,7 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import filelock
@@ -70,8 +71,7 @@ class StageRun:
         }
         self.dtype = model[0].decoder.dtype
         self.key = digest(self.content)
-        self.kept = cache_path("stages", self.key[:24])
-        self.work = cache_path("training", self.key[:24])
+        self.kept, self.work = _folders(self.key)
 
     def result(self) -> dict[str, Any]:
         """Put the trained weights into the model, from the cache or by training; the record of how they came about."""
@@ -190,6 +190,17 @@ def load_data(stage: Stage, tokenizer: PreTrainedTokenizerBase) -> training_data
 def digest(content: object) -> str:
     """Hex sha256 of plain data."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def begun(key: str) -> bool:
+    """Whether the cache holds the stage of a key, or a checkpoint of it."""
+    kept, work = _folders(key)
+    return (kept / CHECKSUMS).is_file() or any(work.glob(f"checkpoint-*/{CHECKSUMS}"))
+
+
+def _folders(key: str) -> tuple[Path, Path]:
+    """Where a stage is kept when it is done, and where it is trained."""
+    return cache_path("stages", key[:24]), cache_path("training", key[:24])
 
 
 @contextlib.contextmanager
