@@ -71,8 +71,8 @@ def train(
 
     A stage that was trained before (same model, recipe up to here, data, seed, library) is not trained again: its
     weights come from the cache. A training that was stopped, by whatever, goes on from its last checkpoint when it is
-    called again, and ends with the weights of one that was not (bit by bit on one CPU thread; with more, additions may
-    come in another order).
+    called again, and ends with the weights of one that was not, up to rounding (bit by bit where the CPU's libraries
+    add in a fixed order).
 
     Args:
         model: A chain that begins with a Decoder.
