@@ -17,7 +17,7 @@ from workbook.errors import (
     WorkbookError,
 )
 from workbook.files import cache_path
-from workbook.training import Adapter, Recipe, Stage, train_into
+from workbook.training import Adapter, Recipe, Stage, Watch, train_into
 
 
 @pytest.mark.parametrize(
@@ -171,11 +171,25 @@ def test_rows_of_nothing_but_blanks(own, tmp_path, name, content, objective, mes
 
 @pytest.mark.parametrize(
     "changes",
-    [{"steps": 0}, {"learning_rate": 0}, {"warmup_steps": -1}, {"name": "Sim CSE"}, {"step": 1}, {"max_length": 2.5}],
+    [
+        {"steps": 0},
+        {"learning_rate": 0},
+        {"warmup_steps": -1},
+        {"name": "Sim CSE"},
+        {"step": 1},
+        {"max_length": 2.5},
+        {"decay_steps": 9},  # of the ten that are trained
+    ],
 )
 def test_a_stage_that_can_not_be_written_down(own, changes):
     with pytest.raises(ValidationError, match=next(iter(changes))):
         stage(own, **changes)
+
+
+@pytest.mark.parametrize("every", [0, -1, 2.0, True, None])
+def test_a_watch_that_never_looks(every):
+    with pytest.raises(InvalidValueError, match="every: expected a number of steps, 1 or more, got"):
+        Watch("sum", every, lambda model: {})
 
 
 def test_a_recipe_that_can_not_be_written_down(own):

@@ -31,11 +31,18 @@ class Watch:
         name: Names the measure; a stage that was trained under another name is trained again.
         every: Steps between two measurements; the first is before the first step, the last after the last.
         measure: From the model to numbers by name.
+
+    Raises:
+        InvalidValueError: ``every`` is not a positive whole number.
     """
 
     name: str
     every: int
     measure: Callable[[SentenceTransformer], Mapping[str, float]]
+
+    def __post_init__(self):
+        if type(self.every) is not int or self.every < 1:
+            raise InvalidValueError("every", "a number of steps, 1 or more", self.every)
 
 
 @dataclass(frozen=True)
