@@ -129,6 +129,11 @@ def test_killed_and_resumed(data, tmp_path, monkeypatch):
         (["llm2vec", "--data", "=pairs.jsonl"], "--data: expected STAGE=FILE"),
         (["llm2vec", "--data", "mntp="], "--data: expected STAGE=FILE"),
         (["llm2vec", "--data", "mtnp=texts.txt"], "Unknown stage 'mtnp'. Did you mean 'mntp'?"),
+        (["llm2vec", "--stages", ""], "Unknown stage ''. Expected one of: mntp"),
+        (
+            ["llm2vec", "--data", "mntp=a.txt", "--data", "mntp=b.txt"],
+            "--data: expected one file for stage mntp, got 'a.txt and b.txt'. Join them into one.",
+        ),
         (["llm2vec", "--data", "mntp=absent.txt"], "Training data: expected a file"),
         (["llm2vec", "--stages", "simcse", "--data", "mntp=texts.txt"], "Unknown stage 'mntp'"),
         (["llm2vec", "--resume"], "Expected a training to resume in"),
@@ -150,6 +155,23 @@ def test_mistakes_exit_with_2_and_one_message(command, data, tmp_path, arguments
     assert "Traceback" not in err
     assert not folder.exists()
     assert not list(cache_path("stages").glob("*"))
+
+
+def test_too_little_text_names_file_and_stage(command, tmp_path):
+    (tmp_path / "one.txt").write_text("Short.\n")
+    arguments = ["llm2vec", "-o", tmp_path / "out", "-s", "quick", "--backbone", "tiny-llama", "--stages", "mntp"]
+    code, _, err = command(*arguments, "--data", f"mntp={tmp_path / 'one.txt'}")
+    said = f"Error: Stage mntp: training data {tmp_path / 'one.txt'}: expected at least 32 tokens, to fill one chunk, "
+    assert (code, err[: len(said)]) == (2, said)
+
+
+def test_a_warning_is_one_plain_line(own, tmp_path):
+    """In a process, since pytest catches warnings before they are written."""
+    (tmp_path / "twice.txt").write_text("\n".join([*TEXTS, TEXTS[0]]) + "\n")
+    arguments = ["llm2vec", "-o", tmp_path / "out", "--scale", "quick", "--backbone", "tiny-llama"]
+    with process(*arguments, "--stages", "simcse", "--data", f"simcse={tmp_path / 'twice.txt'}") as ran:
+        _, err = ran.communicate()
+    assert (ran.returncode, err) == (0, "Warning: twice: 1 of 25 rows repeat another: left out (25).\n")
 
 
 def test_a_folder_is_never_overwritten(command, data, tmp_path):

@@ -115,7 +115,7 @@ def load(
         raise InvalidValueError("blend", f"False for {objective}, whose texts have no instructions", blend)
     name, found = read(source, objective)
     if objective == "mntp":
-        parts = [_part(name, Dataset.from_dict({"chunk": list(_chunks(found, tokenizer, max_length))}))]
+        parts = [_part(name, Dataset.from_dict({"chunk": list(_chunks(found, tokenizer, max_length, source))}))]
     elif objective == "simcse":
         parts = [_part(name, Dataset.from_dict({"text": found}))]
     else:
@@ -131,12 +131,12 @@ def load(
     return TrainingData({part.name: part.dataset for part in parts}, prompts, content.hexdigest())
 
 
-def _chunks(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int) -> np.ndarray:
+def _chunks(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int, source: str | os.PathLike) -> np.ndarray:
     """:func:`~workbook.corpora.public.chunks`, kept in the cache: tokenizing all of wikitext-103 takes minutes."""
     content = hashlib.sha256(json.dumps([length, tokenizer.backend_tokenizer.to_str(), texts]).encode()).hexdigest()
     kept = cache_path("chunks", content[:24])
     if not (kept / CHECKSUMS).is_file():
-        made = chunks(texts, tokenizer, length)
+        made = chunks(texts, tokenizer, length, f"training data {source}")
         with atomic_folder(kept) as folder:
             save_file({"chunks": made}, folder / "chunks.safetensors")
             write_checksums(folder)
