@@ -32,7 +32,7 @@ def docs():
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    """Small training data by objective, an empty cache beside them, and one thread: what is repeated is bitwise."""
+    """Small training data by objective, an empty cache beside them, and one thread: what is repeated adds up alike."""
     import torch
     from training_tools import write_data
 

@@ -172,18 +172,23 @@ def two_passes(model):
     return [model(model.preprocess(TEXTS))["sentence_embedding"].detach() for _ in range(2)]
 
 
+def farthest(one, other):
+    """The largest difference; of equal passes a little, where memory's layout decides the order of sums."""
+    return (one - other).abs().max().item()
+
+
 @pytest.mark.parametrize(("backbone", "kernel"), KERNELS)
 def test_dropout_reaches_the_decoder_in_training_alone(backbone, kernel):
     model = chain(backbone, attention="bidirectional", attn_implementation=kernel)
     model.train()
-    assert torch.equal(*two_passes(model))
+    assert farthest(*two_passes(model)) <= 1e-5
     set_attention_dropout(model[0].decoder, 0.3)
-    assert not torch.equal(*two_passes(model))
+    assert farthest(*two_passes(model)) > 1e-2
     model.eval()
-    assert torch.equal(*two_passes(model))
+    assert farthest(*two_passes(model)) <= 1e-5
     model.train()
     set_attention_dropout(model[0].decoder, 0)
-    assert torch.equal(*two_passes(model))
+    assert farthest(*two_passes(model)) <= 1e-5
 
 
 def test_dropout_is_not_saved(tmp_path):
@@ -209,11 +214,11 @@ def test_simcse_is_contrastive_over_two_passes(cached):
     loss = SimCSE(model, 0.5, mini_batch_size=cached)
     value, simcse = gradients(model, loss, [TEXTS])
     again, pairs = gradients(model, Contrastive(model, 0.5, mini_batch_size=cached), [TEXTS, TEXTS])
-    assert value == again
-    assert all(torch.equal(simcse[name], pairs[name]) for name in pairs)
+    assert value == pytest.approx(again, abs=1e-5)
+    assert all(farthest(simcse[name], pairs[name]) <= 1e-5 for name in pairs)
     assert all(gradient.abs().sum() > 0 for gradient in simcse.values())
     torch.manual_seed(1)
-    assert loss([model.preprocess(TEXTS)]).item() != value
+    assert abs(loss([model.preprocess(TEXTS)]).item() - value) > 1e-3
 
 
 def test_simcse_leaves_mode_and_generator_alone():
@@ -226,7 +231,9 @@ def test_simcse_leaves_mode_and_generator_alone():
 
 def test_simcse_refuses_what_teaches_nothing():
     model = chain()
-    with pytest.raises(AttentionError, match=r"Expected two passes with dropout 0 to differ, measured equal"):
+    with pytest.raises(
+        AttentionError, match=r"Expected two passes with dropout 0 to differ, measured equal .* trivially right"
+    ):
         SimCSE(model, dropout=0)
     with pytest.raises(InvalidValueError, match="batch: expected at least two rows"):
         SimCSE(model)([model.preprocess(["alone"])])

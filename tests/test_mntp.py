@@ -72,7 +72,8 @@ def test_the_global_generator_draws_where_none_is_given(model):
     for _ in range(2):
         torch.manual_seed(5)
         values.append(loss([features]).item())
-    assert values[0] == values[1] != loss([features]).item()
+    assert values[0] == pytest.approx(values[1], abs=1e-5)
+    assert abs(values[0] - loss([features]).item()) > 1e-4
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -165,7 +166,7 @@ def test_right_context_counts_only_when_bidirectional(model):
         first, second = (
             mntp_loss(model[0].decoder(tokens).last_hidden_state, labels, head.weight) for tokens in (ids, other)
         )
-        assert torch.equal(first, second) == (mode == "causal")
+        assert ((first - second).abs() <= 1e-5) == (mode == "causal")
 
 
 def test_a_few_steps_lower_the_loss(model):

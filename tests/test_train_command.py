@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from training_tools import TEXTS, write_data
 
+import workbook
 from workbook import cli
 from workbook.files import ROOT, cache_path
 
@@ -79,6 +80,7 @@ def test_killed_and_resumed(data, tmp_path, monkeypatch):
     """The weights are those of a training that was let alone. Each runs in a process, as in a terminal."""
     arguments = ["llm2vec", "--scale", "cpu", "--backbone", "tiny-llama", "--stages", "simcse", *data[2:4]]
     folder, whole = tmp_path / "out", tmp_path / "whole"
+    steps = workbook.recipe("llm2vec", "cpu", "tiny-llama").only("simcse").stages[0].steps
     with process(*arguments, "-o", folder) as killed:
         while not [*cache_path("training").glob("*/checkpoint-*/checksums.json")] and killed.poll() is None:
             time.sleep(0.01)
@@ -89,7 +91,7 @@ def test_killed_and_resumed(data, tmp_path, monkeypatch):
     assert [*cache_path("stages").glob("*")] == []
     newest = max(cache_path().glob("*/*/checkpoint-*/checksums.json"), key=lambda p: int(p.parent.name.split("-")[1]))
     before = json.loads((newest.parent / "trainer_state.json").read_text())["log_history"]
-    assert 0 < len(before) < 30
+    assert 0 < len(before) < steps
 
     def ran(*options):
         with process(*arguments, *options) as one:
@@ -104,7 +106,7 @@ def test_killed_and_resumed(data, tmp_path, monkeypatch):
     assert list(history["seconds"][: len(before)]) == [entry["seconds"] for entry in before]  # those steps ran once
     monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path / "another"))
     assert ran("-o", whole)[0] == 0
-    assert [len(out.splitlines()), [*history["step"]]] == [2, [*range(1, 31)]]
+    assert [len(out.splitlines()), [*history["step"]]] == [2, [*range(1, steps + 1)]]
     one, other = (load_file(path / "model.safetensors") for path in (folder, whole))
     assert one.keys() == other.keys()
     # Bit by bit on most processors; on others the libraries add numbers up in an order that memory's layout decides.
@@ -127,6 +129,11 @@ def test_killed_and_resumed(data, tmp_path, monkeypatch):
         (["llm2vec", "--data", "=pairs.jsonl"], "--data: expected STAGE=FILE"),
         (["llm2vec", "--data", "mntp="], "--data: expected STAGE=FILE"),
         (["llm2vec", "--data", "mtnp=texts.txt"], "Unknown stage 'mtnp'. Did you mean 'mntp'?"),
+        (["llm2vec", "--stages", ""], "Unknown stage ''. Expected one of: mntp"),
+        (
+            ["llm2vec", "--data", "mntp=a.txt", "--data", "mntp=b.txt"],
+            "--data: expected one file for stage mntp, got 'a.txt and b.txt'. Join them into one.",
+        ),
         (["llm2vec", "--data", "mntp=absent.txt"], "Training data: expected a file"),
         (["llm2vec", "--stages", "simcse", "--data", "mntp=texts.txt"], "Unknown stage 'mntp'"),
         (["llm2vec", "--resume"], "Expected a training to resume in"),
@@ -150,6 +157,23 @@ def test_mistakes_exit_with_2_and_one_message(command, data, tmp_path, arguments
     assert not list(cache_path("stages").glob("*"))
 
 
+def test_too_little_text_names_file_and_stage(command, tmp_path):
+    (tmp_path / "one.txt").write_text("Short.\n")
+    arguments = ["llm2vec", "-o", tmp_path / "out", "-s", "quick", "--backbone", "tiny-llama", "--stages", "mntp"]
+    code, _, err = command(*arguments, "--data", f"mntp={tmp_path / 'one.txt'}")
+    said = f"Error: Stage mntp: training data {tmp_path / 'one.txt'}: expected at least 32 tokens, to fill one chunk, "
+    assert (code, err[: len(said)]) == (2, said)
+
+
+def test_a_warning_is_one_plain_line(own, tmp_path):
+    """In a process, since pytest catches warnings before they are written."""
+    (tmp_path / "twice.txt").write_text("\n".join([*TEXTS, TEXTS[0]]) + "\n")
+    arguments = ["llm2vec", "-o", tmp_path / "out", "--scale", "quick", "--backbone", "tiny-llama"]
+    with process(*arguments, "--stages", "simcse", "--data", f"simcse={tmp_path / 'twice.txt'}") as ran:
+        _, err = ran.communicate()
+    assert (ran.returncode, err) == (0, "Warning: twice: 1 of 25 rows repeat another: left out (25).\n")
+
+
 def test_a_folder_is_never_overwritten(command, data, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "letter.txt").write_text("Dear")
@@ -157,6 +181,21 @@ def test_a_folder_is_never_overwritten(command, data, tmp_path):
     assert code == 2
     assert "Expected an absent or empty folder" in err
     assert [file.name for file in (tmp_path / "full").iterdir()] == ["letter.txt"]
+
+
+@pytest.mark.parametrize("options", [[], ["--resume"]])
+def test_a_training_that_never_began_is_begun_anew(command, data, tmp_path, options):
+    """Its data fill no batch, which only training finds; with other data the folder is free."""
+    alike = tmp_path / "alike.jsonl"
+    alike.write_text("".join(json.dumps({"query": "the same", "positive": text}) + "\n" for text in TEXTS))
+    folder = tmp_path / "out"
+    arguments = ["llm2vec", "-o", folder, "-s", "quick", "--backbone", "tiny-llama", "--stages", "contrastive"]
+    code, _, err = command(*arguments, "--data", f"contrastive={alike}")
+    assert (code, [file.name for file in folder.iterdir()]) == (2, ["training.json"])
+    assert "no more rows than have nothing in common" in err
+    code, out, _ = command(*arguments, *data[4:], *options)
+    assert (code, out.splitlines()[-1]) == (0, f"Model: {folder}")
+    assert "holds a training already" in command(*arguments, *data[4:])[2]
 
 
 def test_help(command):

@@ -1,6 +1,7 @@
 """The engine of training: each objective learns, what trains and what does not, and the model is handed back whole."""
 
 import numpy as np
+import pandas as pd
 import peft
 import pytest
 import torch
@@ -116,8 +117,9 @@ def test_a_curve_is_measured_and_changes_nothing(own):
     assert watched.curve["a"].nunique() == 4
     tokens = dict(zip(watched.history["step"], watched.history["tokens"], strict=True))
     assert list(watched.curve["tokens"]) == [tokens.get(step, 0) for step in (0, 4, 8, 10)]
-    assert differing(plain.model, watched.model) == []
-    assert plain.history.drop(columns="seconds").equals(watched.history.drop(columns="seconds"))
+    assert differing(plain.model, watched.model, 1e-5) == []
+    one, other = (done.history.drop(columns="seconds") for done in (plain, watched))
+    pd.testing.assert_frame_equal(one, other, rtol=1e-4)
 
 
 # What trains

@@ -91,6 +91,9 @@ def test_two_processes_train_as_one(own, tmp_path):
     ran = subprocess.run([*map(str, command)], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr[-4000:]
     said, other = (json.loads((tmp_path / f"said-{process}.json").read_text()) for process in (0, 1))
+    (masks,), (others,) = (one.pop("masks") for one in (said, other))
+    assert [len(row) for row in masks] == [len(row) for row in others] == [16] * 4  # the same may be masked in both
+    assert masks != others
     assert said == other
     assert said["processes"] == 2
     for name, one in stages.items():

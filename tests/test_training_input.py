@@ -8,9 +8,16 @@ from pydantic import ValidationError
 from sentence_transformers import SentenceTransformer
 from training_tools import TEXTS, differing, stage, steps_counted, tiny, trained, write_data
 
-from workbook.errors import DamagedFileError, InvalidValueError, MissingDataError, OutputError, UnknownNameError
+from workbook.errors import (
+    DamagedFileError,
+    InvalidValueError,
+    MissingDataError,
+    OutputError,
+    UnknownNameError,
+    WorkbookError,
+)
 from workbook.files import cache_path
-from workbook.training import Adapter, Recipe, Stage, train_into
+from workbook.training import Adapter, Recipe, Stage, Watch, train_into
 
 
 @pytest.mark.parametrize(
@@ -29,7 +36,7 @@ from workbook.training import Adapter, Recipe, Stage, train_into
             "simcse",
             {"adapter": Adapter(targets=("q_proj", "k_porj"))},
             UnknownNameError,
-            "adapter target of stage simcse 'k_porj'. Did you mean 'k_proj'",
+            "Stage simcse: Unknown adapter target 'k_porj'. Did you mean 'k_proj'",
         ),
         (
             "simcse",
@@ -41,7 +48,7 @@ from workbook.training import Adapter, Recipe, Stage, train_into
             "simcse",
             {"batch_size": 6, "accumulation": 4},
             InvalidValueError,
-            "batch_size of stage simcse: expected a multiple of 4 micro-batches on 1 devices, got 6",
+            "Stage simcse: batch_size: expected a multiple of 4 micro-batches on 1 devices, got 6",
         ),
         (
             "simcse",
@@ -62,7 +69,7 @@ def test_a_stage_that_is_refused(own, monkeypatch, objective, changes, error, me
     model = tiny()
     with steps_counted(monkeypatch) as steps, pytest.raises(error, match=message):
         trained(stage(own, objective, **changes), model=model)
-    assert steps in ([], [1])  # a batch of one is seen when it comes
+    assert steps == []
     assert differing(model, tiny()) == []
     decoder = model[0].decoder
     assert (decoder.config._attn_implementation, model[0].max_length) == ("sdpa", 512)
@@ -72,14 +79,38 @@ def test_a_stage_that_is_refused(own, monkeypatch, objective, changes, error, me
     assert not list(cache_path("stages").glob("*"))
 
 
-def test_what_is_wrong_with_the_last_stage_is_said_first(own, monkeypatch):
-    for wrong in ({"options": {"dropuot": 0.1}}, {"batch_size": 25}, {"data": "absent/texts.txt"}):
-        with (
-            steps_counted(monkeypatch) as steps,
-            pytest.raises((UnknownNameError, InvalidValueError, MissingDataError)),
-        ):
-            trained(stage(own, "contrastive"), stage(own, "simcse", **wrong))
-        assert steps == []
+@pytest.mark.parametrize(
+    ("objective", "wrong"),
+    [
+        ("simcse", {"options": {"dropuot": 0.1}}),
+        ("simcse", {"options": {"temperature": 0}}),
+        ("simcse", {"batch_size": 25}),
+        ("simcse", {"batch_size": 1}),
+        ("simcse", {"data": "absent/texts.txt"}),
+        ("simcse", {"adapter": Adapter(targets=("q_proj", "k_porj"))}),
+        ("mntp", {"options": {"rate": 1.0}}),
+        ("mntp", {"max_length": 10_000}),
+        ("contrastive", {"options": {"in_batch": False}}),
+    ],
+)
+def test_what_is_wrong_with_the_last_stage_is_said_first(own, monkeypatch, objective, wrong):
+    model = tiny()
+    with steps_counted(monkeypatch) as steps, pytest.raises(WorkbookError, match="Stage last: "):
+        trained(stage(own, "contrastive", name="first"), stage(own, objective, name="last", **wrong), model=model)
+    assert steps == []
+    assert (differing(model, tiny()), model[0].max_length) == ([], 512)
+
+
+def test_the_first_text_of_each_instruction_is_tried(own, tmp_path):
+    """Of every data set, and of every instruction in a blend."""
+    rows = [{"query": text[::-1], "positive": text, "instruction": "a" * (place % 2 * 40)}
+            for place, text in enumerate(TEXTS)]  # fmt: skip
+    (tmp_path / "two.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for changes in ({}, {"blend": True}):
+        one = stage({"contrastive": str(tmp_path / "two.jsonl")}, "contrastive", steps=1, batch_size=4, **changes)
+        with pytest.raises(InvalidValueError, match=r"Stage contrastive: max_length: .* own 42 tokens .* got 32"):
+            trained(one)
+        trained(one.model_copy(update={"max_length": 43}))
 
 
 def test_texts_that_are_all_alike_make_no_batch(own, tmp_path):
@@ -140,11 +171,25 @@ def test_rows_of_nothing_but_blanks(own, tmp_path, name, content, objective, mes
 
 @pytest.mark.parametrize(
     "changes",
-    [{"steps": 0}, {"learning_rate": 0}, {"warmup_steps": -1}, {"name": "Sim CSE"}, {"step": 1}, {"max_length": 2.5}],
+    [
+        {"steps": 0},
+        {"learning_rate": 0},
+        {"warmup_steps": -1},
+        {"name": "Sim CSE"},
+        {"step": 1},
+        {"max_length": 2.5},
+        {"decay_steps": 9},  # of the ten that are trained
+    ],
 )
 def test_a_stage_that_can_not_be_written_down(own, changes):
     with pytest.raises(ValidationError, match=next(iter(changes))):
         stage(own, **changes)
+
+
+@pytest.mark.parametrize("every", [0, -1, 2.0, True, None])
+def test_a_watch_that_never_looks(every):
+    with pytest.raises(InvalidValueError, match="every: expected a number of steps, 1 or more, got"):
+        Watch("sum", every, lambda model: {})
 
 
 def test_a_recipe_that_can_not_be_written_down(own):

@@ -3,6 +3,7 @@
 import os
 import shutil
 
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -38,10 +39,13 @@ def interrupted(own, monkeypatch):
 
 
 def same(resumed, whole):
-    """The weights bit by bit, and the log without gaps or repeats."""
-    assert differing(resumed.model, whole.model) == []
+    """The weights up to rounding, and the log without gaps or repeats.
+
+    Bit by bit on most processors; on others the libraries add numbers up in an order that memory's layout decides.
+    """
+    assert differing(resumed.model, whole.model, 1e-5) == []
     for one, other in ((resumed.history, whole.history), (resumed.curve, whole.curve)):
-        assert one.drop(columns="seconds").equals(other.drop(columns="seconds"))
+        pd.testing.assert_frame_equal(one.drop(columns="seconds"), other.drop(columns="seconds"), rtol=1e-4)
         assert one["seconds"].is_monotonic_increasing
     return True
 
@@ -195,7 +199,7 @@ def test_recipes_share_how_they_begin(own, monkeypatch):
     assert again.curve.equals(one.curve)
     other, steps = watched("other")
     assert steps == [1, 2, 3]
-    assert differing(other.model, one.model) == []
+    assert differing(other.model, one.model, 1e-5) == []
 
 
 @pytest.mark.parametrize("name", [WEIGHTS, "record.json"])

@@ -16,11 +16,27 @@ from accelerate import PartialState
 from safetensors.torch import save_file
 from training_tools import StoppedError, steps_counted, tiny, trained, weights
 
+from workbook.objectives import mntp
 from workbook.training import Recipe, Stage, train_into
 
 
 def sha256(model):
     return hashlib.sha256(b"".join(value.numpy().tobytes() for value in weights(model).values())).hexdigest()
+
+
+def masks_of(stage):
+    """Where this process masks, by micro-batch."""
+    masks, mask_tokens = [], mntp.mask_tokens
+
+    def watched(*arguments, **options):
+        ids, labels = mask_tokens(*arguments, **options)
+        masks.append((labels != mntp.IGNORED).tolist())
+        return ids, labels
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mntp, "mask_tokens", watched)
+        trained(stage)
+    return masks
 
 
 def main(stages, folder):
@@ -36,6 +52,7 @@ def main(stages, folder):
         said["processes"] = PartialState().num_processes
         if PartialState().is_main_process:
             save_file(weights(done.model), folder / f"{name}.safetensors")
+    said["masks"] = masks_of(stage.model_copy(update={"steps": 1, "options": {"rate": 0.5}}))
     into = train_into(folder / "out", tiny(), Recipe(stages=(stage,)), plan={"a": 1}, progress=False)
     said["into"] = sha256(into.model)
     (folder / f"said-{PartialState().process_index}.json").write_text(json.dumps(said))

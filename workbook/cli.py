@@ -6,7 +6,8 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -106,10 +107,14 @@ def train(
 
     A training that was killed goes on from its last checkpoint with --resume and ends with the same weights.
     """
+    from accelerate import PartialState
     from datasets.utils import disable_progress_bars
     from transformers.utils import logging as transformers_logging
 
     from . import methods, training
+
+    # What is said of the data is meant for its owner, to whom our source line says nothing.
+    warnings.formatwarning = lambda message, *_: f"Warning: {message}\n"
 
     # One bar, the training's own: none for reading files or writing shards.
     disable_progress_bars()
@@ -118,12 +123,14 @@ def train(
     trained = training.train_into(
         output,
         methods.build(method, backbone),
-        recipe.only(*stages.split(",")) if stages else recipe,
+        recipe if stages is None else recipe.only(*stages.split(",")),
         plan={"method": method, "scale": scale, "backbone": backbone},
         seed=seed,
-        data=dict(_assigned(entry) for entry in data or []),
+        data=_assigned(data or []),
         resume=resume,
     )
+    if not PartialState().is_main_process:
+        return
     for stage, rows in trained.history.groupby("stage", sort=False):
         last = rows.iloc[-1]
         print(f"{stage}: {last.step:.0f} steps, {last.tokens:.0f} tokens, {last.seconds:.0f} s, loss {last.loss:.3f}")
@@ -209,11 +216,19 @@ def doctor() -> None:
     raise typer.Exit(0 if ready else 1)
 
 
-def _assigned(entry: str) -> tuple[str, str]:
-    stage, equals, file = entry.partition("=")
-    if not (stage and equals and file):
-        raise InvalidValueError("--data", "STAGE=FILE, such as contrastive=pairs.jsonl", entry)
-    return stage, file
+def _assigned(entries: Iterable[str]) -> dict[str, str]:
+    """Files by the stage that they were given for."""
+    files: dict[str, str] = {}
+    for entry in entries:
+        stage, equals, file = entry.partition("=")
+        if not (stage and equals and file):
+            raise InvalidValueError("--data", "STAGE=FILE, such as contrastive=pairs.jsonl", entry)
+        if stage in files:
+            raise InvalidValueError(
+                "--data", f"one file for stage {stage}", f"{files[stage]} and {file}", "Join them into one."
+            )
+        files[stage] = file
+    return files
 
 
 @contextlib.contextmanager

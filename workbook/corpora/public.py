@@ -110,7 +110,7 @@ def wiki1m(path: str | Path | None = None) -> list[str]:
     return texts
 
 
-def chunks(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, length: int) -> np.ndarray:
+def chunks(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, length: int, name: str = "texts") -> np.ndarray:
     """Texts tokenized, joined end to end and cut into pieces of one length; the remainder is dropped.
 
     Each text begins with the special tokens that the tokenizer puts there by itself (BOS for Llama, none for SmolLM2).
@@ -119,6 +119,7 @@ def chunks(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, length: int
         texts: Any number of texts.
         tokenizer: A Hugging Face tokenizer.
         length: Tokens of a chunk.
+        name: Of the texts, where an error speaks of them.
 
     Returns:
         int32 (chunks, length).
@@ -138,7 +139,7 @@ def chunks(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, length: int
     tokens = np.fromiter((token for batch in ids for text in batch for token in text), dtype=np.int32)
     if len(tokens) < length:
         raise InvalidValueError(
-            "texts", f"at least {length} tokens, to fill one chunk", len(tokens), "Give more text or a smaller length."
+            name, f"at least {length} tokens, to fill one chunk", len(tokens), "Give more text or a smaller length."
         )
     return tokens[: len(tokens) // length * length].reshape(-1, length)
 

@@ -53,6 +53,17 @@ class TrainingData:
     prompts: dict[str, dict[str, str]]
     fingerprint: str
 
+    def examples(self) -> Iterator[tuple[str, str | None]]:
+        """The first text of each data set, column and instruction, with the instruction, or None without one."""
+        for name, dataset in self.datasets.items():
+            for column in dataset.column_names:
+                if not isinstance(dataset[0][column], dict):
+                    yield dataset[0][column], self.prompts[name].get(column)
+                    continue
+                said = dataset.with_format("arrow")[:][column].combine_chunks().field("instruction").to_pandas()
+                for row in said.drop_duplicates().index:
+                    yield dataset[int(row)][column]["text"], said[row]
+
 
 def load(
     source: str | os.PathLike,
@@ -104,7 +115,7 @@ def load(
         raise InvalidValueError("blend", f"False for {objective}, whose texts have no instructions", blend)
     name, found = read(source, objective)
     if objective == "mntp":
-        parts = [_part(name, Dataset.from_dict({"chunk": list(_chunks(found, tokenizer, max_length))}))]
+        parts = [_part(name, Dataset.from_dict({"chunk": list(_chunks(found, tokenizer, max_length, source))}))]
     elif objective == "simcse":
         parts = [_part(name, Dataset.from_dict({"text": found}))]
     else:
@@ -120,12 +131,12 @@ def load(
     return TrainingData({part.name: part.dataset for part in parts}, prompts, content.hexdigest())
 
 
-def _chunks(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int) -> np.ndarray:
+def _chunks(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int, source: str | os.PathLike) -> np.ndarray:
     """:func:`~workbook.corpora.public.chunks`, kept in the cache: tokenizing all of wikitext-103 takes minutes."""
     content = hashlib.sha256(json.dumps([length, tokenizer.backend_tokenizer.to_str(), texts]).encode()).hexdigest()
     kept = cache_path("chunks", content[:24])
     if not (kept / CHECKSUMS).is_file():
-        made = chunks(texts, tokenizer, length)
+        made = chunks(texts, tokenizer, length, f"training data {source}")
         with atomic_folder(kept) as folder:
             save_file({"chunks": made}, folder / "chunks.safetensors")
             write_checksums(folder)

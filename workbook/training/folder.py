@@ -37,7 +37,8 @@ def train_into(
     of it) and ``history.csv`` (the loss by step).
 
     Args:
-        output: The folder; it must be absent or empty, or hold the same training if it is resumed.
+        output: The folder; it must be absent or empty, or hold the same training if it is resumed. A training that
+            ended before anything of it was kept is not in the way.
         model: As built.
         recipe: Its stages.
         plan: What else identifies the training, such as method, scale and backbone; plain data.
@@ -66,12 +67,13 @@ def train_into(
         },
     }
     asked = json.loads(json.dumps(asked))
+    written = {"asked": asked, "keys": [one.key for one in training.stages]}
     _check(output, asked, resume)
     training.processes.wait_for_everyone()  # each process has looked before one writes
     writes = training.processes.is_main_process
     if writes:
         with atomic_file(output / PLAN) as temporary:
-            temporary.write_text(json.dumps({"asked": asked}, indent=1) + "\n", encoding="utf-8")
+            temporary.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
     trained = training.run()
     if writes:
         done = {
@@ -80,12 +82,14 @@ def train_into(
         }
         with atomic_folder(output) as folder:
             trained.model.save_pretrained(str(folder))
-            (folder / PLAN).write_text(json.dumps({"asked": asked, "done": done}, indent=1) + "\n", encoding="utf-8")
+            (folder / PLAN).write_text(json.dumps(written | {"done": done}, indent=1) + "\n", encoding="utf-8")
             trained.history.to_csv(folder / HISTORY, index=False, lineterminator="\n")
     return trained
 
 
 def _check(output: Path, asked: Mapping[str, Any], resume: bool) -> None:
+    from .stage import begun
+
     path = output / PLAN
     if not path.is_file():
         if resume:
@@ -95,16 +99,19 @@ def _check(output: Path, asked: Mapping[str, Any], resume: bool) -> None:
         if output.exists() and (not output.is_dir() or any(output.iterdir())):
             raise OutputError(f"Expected an absent or empty folder, got {output}. Choose another with --output.")
         return
-    if not resume:
-        raise OutputError(
-            f"{output} holds a training already. Go on with it by --resume, or choose another folder with --output."
-        )
     try:
-        before = json.loads(path.read_text(encoding="utf-8"))["asked"]
+        plan = json.loads(path.read_text(encoding="utf-8"))
+        before, keys = plan["asked"], plan["keys"]
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedFileError(
             f"{path}: expected what a training was asked for, got {error!r}. Start again in another folder."
         ) from error
+    if "done" not in plan and not any(map(begun, keys)):
+        return  # nothing would be lost: it ended, perhaps over its data, before anything was kept
+    if not resume:
+        raise OutputError(
+            f"{output} holds a training already. Go on with it by --resume, or choose another folder with --output."
+        )
     changed = [f"{name} {was!r}, now {now!r}" for name, was, now in _differences(before, asked)]
     if changed:
         raise InvalidValueError(

@@ -1,4 +1,4 @@
-"""A model made ready for one stage, and put back afterwards; and the objective that the stage names."""
+"""A model made ready for one stage, and put back afterwards; the stage's objective; and a check of both."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from ..objectives import OBJECTIVES, set_attention_dropout
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+    from .data import TrainingData
     from .recipe import Stage
 
 
@@ -33,9 +34,6 @@ def prepared(model: SentenceTransformer, stage: Stage, seed: int) -> Iterator[No
         model: A chain that begins with a Decoder.
         stage: Says what trains, and how.
         seed: Of fresh adapters.
-
-    Raises:
-        UnknownNameError: An adapter for a layer that the decoder has not.
     """
     module = model[0]
     decoder = module.decoder
@@ -71,10 +69,6 @@ def prepared(model: SentenceTransformer, stage: Stage, seed: int) -> Iterator[No
 
 def _adapted(decoder: nn.Module, stage: Stage, seed: int) -> peft.PeftModel:
     adapter = stage.adapter
-    linear = {name.rpartition(".")[2] for name, layer in decoder.named_modules() if isinstance(layer, nn.Linear)}
-    for target in adapter.targets:
-        if target not in linear:  # peft passes over a name that it does not find, as long as it finds another
-            raise UnknownNameError(f"adapter target of stage {stage.name}", target, sorted(linear))
     config = peft.LoraConfig(
         r=adapter.rank,
         lora_alpha=adapter.alpha,
@@ -86,8 +80,8 @@ def _adapted(decoder: nn.Module, stage: Stage, seed: int) -> peft.PeftModel:
         return peft.get_peft_model(decoder, config)
 
 
-def objective(stage: Stage) -> Callable[[SentenceTransformer], nn.Module]:
-    """What makes the objective of a stage for a model, its name and options checked.
+def objective(stage: Stage) -> Callable[..., nn.Module]:
+    """What makes the objective of a stage for a model, its name and the names of its options checked.
 
     Raises:
         UnknownNameError: No such objective, or an option that it does not take.
@@ -103,13 +97,50 @@ def objective(stage: Stage) -> Callable[[SentenceTransformer], nn.Module]:
         if option not in known:
             raise UnknownNameError(f"option of {stage.objective}", option, sorted(known))
 
-    def make(model: SentenceTransformer) -> nn.Module:
+    def make(model: SentenceTransformer, load_head: Callable[[str], nn.Linear] = backbones.load_head) -> nn.Module:
         options = dict(stage.options)
         decoder = model[0].decoder
         if stage.objective == "mntp" and not decoder.config.tie_word_embeddings:
-            options["head"] = backbones.load_head(decoder.config.name_or_path)
+            options["head"] = load_head(decoder.config.name_or_path)
         if stage.objective != "mntp":  # negatives are those of the whole batch, on however many devices it lies
             options["gather_across_devices"] = PartialState().num_processes > 1
         return kind(model, **options)
 
     return make
+
+
+def check(model: SentenceTransformer, stage: Stage, data: TrainingData, rows: int) -> None:
+    """Refuse, before anything trains, what a stage would fail at; the model is left as it was.
+
+    Args:
+        model: A chain that begins with a Decoder.
+        stage: Its objective is made and dropped, its adapters are looked for.
+        data: One text of each data set, column and instruction is laid out at the stage's ``max_length``.
+        rows: Of a micro-batch, over all devices.
+
+    Raises:
+        UnknownNameError: An adapter for a layer that the decoder has not, or an option's value that does not exist.
+        InvalidValueError: An option out of its range, a batch that holds no negative, or an instruction without room.
+        AttentionError: Dropout that the decoder does not apply.
+    """
+    module = model[0]
+    decoder, length = module.decoder, module.max_length
+    linear = {name.rpartition(".")[2] for name, layer in decoder.named_modules() if isinstance(layer, nn.Linear)}
+    for target in stage.adapter.targets if stage.adapter else ():
+        if target not in linear:  # peft passes over a name that it does not find, as long as it finds another
+            raise UnknownNameError("adapter target", target, sorted(linear))
+    try:
+        # The real head would take a whole language model from disk.
+        loss = objective(stage)(model, lambda _: nn.Linear(decoder.config.hidden_size, 1, bias=False, device="meta"))
+    finally:
+        set_attention_dropout(decoder, 0.0)
+    if stage.objective == "mntp":  # its chunks are laid out by no template
+        return
+    for dataset in data.datasets.values():
+        loss.check_batch(rows, dataset.num_columns)
+    module.max_length = stage.max_length
+    try:
+        for text, instruction in data.examples():
+            module.encode_texts([text], instruction)
+    finally:
+        module.max_length = length

@@ -88,6 +88,15 @@ class Stage(BaseModel):
     adapter: Adapter | None = Adapter()
     gradient_checkpointing: bool = False
 
+    @model_validator(mode="after")
+    def _decay_outlasts_the_steps(self) -> Stage:
+        if self.decay_steps is not None and self.decay_steps < self.steps:
+            raise ValueError(
+                f"decay_steps: expected no fewer than steps ({self.steps}), since the rest would train at a rate of 0, "
+                f"got {self.decay_steps}; leave it out to end at 0"
+            )
+        return self
+
 
 class Recipe(BaseModel):
     """The stages of a method, in their order; none for a method that is not trained.

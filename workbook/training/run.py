@@ -31,11 +31,18 @@ class Watch:
         name: Names the measure; a stage that was trained under another name is trained again.
         every: Steps between two measurements; the first is before the first step, the last after the last.
         measure: From the model to numbers by name.
+
+    Raises:
+        InvalidValueError: ``every`` is not a positive whole number.
     """
 
     name: str
     every: int
     measure: Callable[[SentenceTransformer], Mapping[str, float]]
+
+    def __post_init__(self):
+        if type(self.every) is not int or self.every < 1:
+            raise InvalidValueError("every", "a number of steps, 1 or more", self.every)
 
 
 @dataclass(frozen=True)
@@ -71,8 +78,8 @@ def train(
 
     A stage that was trained before (same model, recipe up to here, data, seed, library) is not trained again: its
     weights come from the cache. A training that was stopped, by whatever, goes on from its last checkpoint when it is
-    called again, and ends with the weights of one that was not (bit by bit on one CPU thread; with more, additions may
-    come in another order).
+    called again, and ends with the weights of one that was not, up to rounding (bit by bit where the CPU's libraries
+    add in a fixed order).
 
     Args:
         model: A chain that begins with a Decoder.

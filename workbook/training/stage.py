@@ -8,7 +8,9 @@ import json
 import platform
 import shutil
 import warnings
+from collections.abc import Iterator
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import filelock
@@ -20,10 +22,10 @@ from sentence_transformers.sentence_transformer.training_args import BatchSample
 from transformers import PrinterCallback
 
 from .. import __version__, backbones
-from ..errors import InvalidValueError
+from ..errors import InvalidValueError, WorkbookError
 from ..files import CHECKSUMS, atomic_folder, cache_path, verify_checksums, write_checksums
 from . import data as training_data
-from .prepare import objective, prepared
+from .prepare import check, objective, prepared
 from .progress import Progress
 from .trainer import WEIGHTS, Every, StageTrainer, last_checkpoint, load_weights, save_weights, trainable
 
@@ -37,7 +39,10 @@ if TYPE_CHECKING:
 
 
 class StageRun:
-    """One stage of one training; its arguments are those of :func:`~.run.train`, and the key of what it starts from."""
+    """One stage of one training, checked: what could make it fail is refused here, where nothing has trained yet.
+
+    Its arguments are those of :func:`~.run.train`, and the key of what it starts from.
+    """
 
     def __init__(
         self,
@@ -51,9 +56,11 @@ class StageRun:
     ):
         self.model, self.stage, self.seed, self.watch, self.progress = model, stage, seed, watch, progress
         self.save_every = save_every or max(1, stage.steps // 10)
-        self.objective = objective(stage)
-        self.data = load_data(stage, model[0].tokenizer)
-        self.rows = _micro_batch(stage, self.data)
+        with _named(stage):
+            self.objective = objective(stage)
+            self.data = load_data(stage, model[0].tokenizer)
+            self.rows = _micro_batch(stage, self.data)
+            check(model, stage, self.data, self.rows)
         self.content = {
             "start": start,
             "stage": stage.model_dump(mode="json", exclude={"data"}),
@@ -64,8 +71,7 @@ class StageRun:
         }
         self.dtype = model[0].decoder.dtype
         self.key = digest(self.content)
-        self.kept = cache_path("stages", self.key[:24])
-        self.work = cache_path("training", self.key[:24])
+        self.kept, self.work = _folders(self.key)
 
     def result(self) -> dict[str, Any]:
         """Put the trained weights into the model, from the cache or by training; the record of how they came about."""
@@ -186,13 +192,34 @@ def digest(content: object) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
 
+def begun(key: str) -> bool:
+    """Whether the cache holds the stage of a key, or a checkpoint of it."""
+    kept, work = _folders(key)
+    return (kept / CHECKSUMS).is_file() or any(work.glob(f"checkpoint-*/{CHECKSUMS}"))
+
+
+def _folders(key: str) -> tuple[Path, Path]:
+    """Where a stage is kept when it is done, and where it is trained."""
+    return cache_path("stages", key[:24]), cache_path("training", key[:24])
+
+
+@contextlib.contextmanager
+def _named(stage: Stage) -> Iterator[None]:
+    """Let an error say of which stage it speaks."""
+    try:
+        yield
+    except WorkbookError as error:
+        error.args = (f"Stage {stage.name}: {error}",)
+        raise
+
+
 def _micro_batch(stage: Stage, data: training_data.TrainingData) -> int:
     """Rows of a micro-batch, over all devices; data sets that are too small for one are said, and never read."""
     devices = PartialState().num_processes
     rows, rest = divmod(stage.batch_size, stage.accumulation)
     if rest or rows % devices:
         raise InvalidValueError(
-            f"batch_size of stage {stage.name}",
+            "batch_size",
             f"a multiple of {stage.accumulation} micro-batches on {devices} devices",
             stage.batch_size,
         )
@@ -200,7 +227,7 @@ def _micro_batch(stage: Stage, data: training_data.TrainingData) -> int:
     if sum(size // rows for size in sizes.values()) < stage.accumulation:
         found = ", ".join(f"{name}: {size}" for name, size in sizes.items())
         raise InvalidValueError(
-            f"batch_size of stage {stage.name}",
+            "batch_size",
             f"no more rows than a data set has ({found})",
             stage.batch_size,
             "Lower the batch size, or give more data.",

@@ -41,6 +41,9 @@ class StageTrainer(SentenceTransformerTrainer):
 
     def __init__(self, *, dtype: torch.dtype, decay_steps: int, **options: Any):
         super().__init__(**options)
+        # Or all devices would draw the same masks and the same dropout. The first keeps the draws of one device alone.
+        if self.accelerator.process_index:
+            torch.manual_seed(self.args.seed + self.accelerator.process_index)
         self._dtype = dtype
         self._decay_steps = decay_steps
         self.tokens = 0  # read by this process in this session
