@@ -73,7 +73,7 @@ def test_odd_texts_on_the_real_backbone(smollm2):
         (lambda: workbook.build("mean", "a\0b"), UnknownNameError, "Unknown backbone"),
         (lambda: workbook.build("mean", "tiny-llama", attn_implementation=3), InvalidValueError, "got 3"),
         (lambda: workbook.build("mean", "tiny-llama", attention="both"), UnknownNameError, "causal, bidirectional"),
-        (lambda: workbook.build("mean", "tiny-llama", template="x"), UnknownNameError, "plain, eos, echo"),
+        (lambda: workbook.build("mean", "tiny-llama", template="x"), UnknownNameError, "plain, eos"),
         (lambda: workbook.build("mean", "tiny-llama", template=None), InvalidValueError, "got None"),
         (lambda: workbook.build("mean", "tiny-llama", template={"plain": 1}), InvalidValueError, "instructed: Field"),
         (lambda: get_scale([]), UnknownNameError, "quick, cpu, gpu, paper"),

@@ -75,11 +75,17 @@ class AttentionPooling(Module):
             nn.init.zeros_(last)
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Add ``sentence_embedding``, float32 (batch, dim), of length 1, to the features."""
+        """Add ``sentence_embedding``, float32 (batch, dim), of length 1, to the features.
+
+        Raises:
+            InvalidValueError: A row of which nothing is pooled; the Decoder gives none.
+        """
         states, mask = features["token_embeddings"], features["attention_mask"]
-        read = self.read(states, mask)
-        pooled = pool(read, features.get("pooling_mask", mask), "mean")
-        features["sentence_embedding"] = normalize(pooled, dim=1)
+        pooled = features.get("pooling_mask", mask)
+        if (empty := (pooled.sum(dim=1) == 0).nonzero()).numel():
+            raise InvalidValueError("pooling_mask", "a pooled token in every row", f"none in row {int(empty[0])}")
+        vectors = pool(self.read(states, mask), pooled, "mean")
+        features["sentence_embedding"] = normalize(vectors, dim=1)
         return features
 
     def read(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

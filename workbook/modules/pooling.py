@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from sentence_transformers.base.modules.module import Module
 
-from ..errors import InvalidValueError, UnknownNameError
+from ..errors import UnknownNameError
 
 POOLINGS = ("mean", "weighted_mean", "last_token")
 
@@ -62,13 +62,8 @@ def pool(states: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor
 
     Returns:
         float32 (batch, dim): sums of many bfloat16 states would lose digits.
-
-    Raises:
-        InvalidValueError: A row of which nothing is pooled; the Decoder gives none.
     """
     mask = mask.to(states.device).float()
-    if (empty := (mask.sum(dim=1) == 0).nonzero()).numel():
-        raise InvalidValueError("pooling_mask", "a pooled token in every row", f"none in row {int(empty[0])}")
     order = mask.cumsum(dim=1)
     if pooling == "mean":
         weights = mask
