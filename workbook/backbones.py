@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from .errors import DamagedFileError, InvalidValueError, ModelNotFoundError, UnknownNameError
 from .files import atomic_folder, cache_path, sha256, verify_checksums, write_checksums
@@ -303,12 +304,14 @@ def _carried_folder(name: str) -> Path:
 def _convert_gguf(file: Path, folder: Path) -> None:
     """Write a GGUF model as float32 safetensors with its tokenizer: exact, since 4-bit blocks widen without loss."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, modeling_gguf_pytorch_utils
     from transformers.utils import logging
 
-    # Without a terminal nothing is watching, and in a notebook the bars would land in the committed output.
+    # Without a terminal nothing is watching, and in a notebook the bars would land in the committed output. The one of
+    # the conversion does not ask whether bars are wanted.
     logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    with mock.patch.object(modeling_gguf_pytorch_utils, "tqdm", lambda tensors, **_: tensors):
+        model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
     # A GGUF model calls itself quantized and refuses to be saved; its weights were widened on loading.
     del model.config.quantization_config
     model.hf_quantizer = None
