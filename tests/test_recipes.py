@@ -7,10 +7,15 @@ import pytest
 from workbook import METHODS, recipe
 from workbook.backbones import load_config
 from workbook.errors import ModelNotFoundError, UnknownNameError
+from workbook.methods import nv_embed
+from workbook.modules import make_pooling
 from workbook.objectives import OBJECTIVES
 from workbook.scale import SCALES
 from workbook.training.data import SOURCES
 from workbook.training.prepare import objective
+
+NAMES = {"llm2vec": ["mntp", "simcse", "contrastive"], "nv-embed": ["retrieval", "blended"]}
+"""Stages of the methods that are not trained by the shared supervised stage alone."""
 
 ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -31,8 +36,7 @@ def sized(monkeypatch):
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_method_has_a_recipe_at_every_scale(method, scale):
     stages = recipe(method, scale, "tiny-llama").stages
-    names = ["mntp", "simcse", "contrastive"] if method == "llm2vec" else ["contrastive"]
-    assert [stage.name for stage in stages] == [stage.objective for stage in stages] == names
+    assert [stage.name for stage in stages] == NAMES.get(method, ["contrastive"])
     for stage in stages:
         objective(stage)  # its options exist
         assert stage.objective in SOURCES[stage.data]
@@ -40,13 +44,15 @@ def test_every_method_has_a_recipe_at_every_scale(method, scale):
         assert stage.warmup_steps < stage.steps <= (stage.decay_steps or stage.steps)
         assert stage.batch_size % stage.options.get("mini_batch_size", 1) == 0
     assert recipe(method, scale, "tiny-llama").fingerprint() == recipe(method, scale, "tiny-llama").fingerprint()
-    assert set(OBJECTIVES) >= set(names)
+    assert set(OBJECTIVES) >= {stage.objective for stage in stages}
 
 
 def test_the_supervised_stage_is_shared():
     """Methods that are compared are trained alike."""
     for scale in SCALES:
-        assert len({recipe(method, scale, "tiny-llama").stages[-1].model_dump_json() for method in METHODS}) == 1
+        shared = {method for method in METHODS if NAMES.get(method, ["contrastive"])[-1] == "contrastive"}
+        assert len({recipe(method, scale, "tiny-llama").stages[-1].model_dump_json() for method in shared}) == 1
+        assert len(shared) > 1
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -104,6 +110,44 @@ def test_a_small_backbone_takes_a_smaller_simcse_batch(sized, width, batch):
     stages = recipe("llm2vec", "paper", "any").stages
     assert [stage.batch_size for stage in stages] == [32, batch, 512]
     assert stages[1].decay_steps * batch == 23_400 * 128
+
+
+def test_nv_embed_as_published():
+    """Table 11 and appendix C; sections 3.2 and 3.3."""
+    chain, (first, second) = METHODS["nv-embed"].chain, recipe("nv-embed", "paper", "any").stages
+    assert (chain.pooling, chain.attention, chain.template) == ("latent_attention", "bidirectional", "nv-embed")
+    pooling = make_pooling(chain.pooling, 4, **chain.pooling_options)
+    assert (pooling.latents, pooling.heads, pooling.head_dimension, pooling.mlp) == (512, 8, 4, "geglu")
+    assert (first.steps, second.steps) == (20_000, 18_000)
+    assert (first.learning_rate, second.learning_rate) == (2e-5, 1.5e-5)
+    assert (first.blend, second.blend) == (False, True)
+    assert (first.options.get("in_batch", True), second.options["in_batch"]) == (True, False)
+    for stage in (first, second):
+        assert (stage.batch_size, stage.negatives, stage.warmup_steps, stage.max_length) == (128, 7, 50, 512)
+        assert (stage.adapter.rank, stage.adapter.alpha, stage.adapter.dropout) == (16, 32, 0.1)
+        assert (stage.weight_decay, stage.decay_steps) == (0.03, None)  # linear, to 0 at the last step
+        assert stage.gradient_checkpointing
+    assert first.accumulation == 1  # micro-batches would have fewer negatives
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_ablations_of_nv_embed_differ_in_one_thing(scale):
+    """Tables 4 and 5 of NV-Embed."""
+    first, second = nv_embed.recipe(scale, "any").stages
+    assert nv_embed.reversed_order(scale, "any").stages == (second, first)
+    (single,) = nv_embed.single_stage(scale, "any").stages
+    assert single.steps == first.steps + second.steps
+    assert (single.data, single.blend, single.options["in_batch"]) == (second.data, True, False)
+    (together,) = nv_embed.single_stage_in_batch(scale, "any").stages
+    assert (together.data, together.steps, together.options["in_batch"]) == (single.data, single.steps, True)
+    assert together.accumulation == 1
+    assert nv_embed.with_labels(scale, "any").stages == (
+        first,
+        second.model_copy(update={"data": "docs-blend-labels"}),
+    )
+    assert nv_embed.without_mining(scale, "any").stages == (first.model_copy(update={"negatives": 0}), second)
+    for stage in (single, together):
+        objective(stage)
 
 
 @pytest.mark.parametrize(

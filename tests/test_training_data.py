@@ -381,7 +381,7 @@ NO_TEXT = {"query": "a", "positive": "b"}
             "dcos",
             "mntp",
             UnknownNameError,
-            r"source 'dcos'. Did you mean 'docs'\? .*docs, wikitext, wiki1m, e5\..*\.csv",
+            r"source 'dcos'. Did you mean 'docs'\? .*docs, docs-mined, .*, wikitext, wiki1m, e5\..*\.csv",
         ),
         ("docs", "simsce", UnknownNameError, "objective 'simsce'. Did you mean 'simcse'"),
         (
@@ -390,7 +390,7 @@ NO_TEXT = {"query": "a", "positive": "b"}
             InvalidValueError,
             r"source: expected one that simcse can read \(docs, wikitext, wiki1m, or a",
         ),
-        ("wiki1m", "contrastive", InvalidValueError, r"can read \(docs, e5, or a file\), got 'wiki1m'"),
+        ("wiki1m", "contrastive", InvalidValueError, r"can read \(docs, docs-mined, .*e5, or a file\), got 'wiki1m'"),
         ("nowhere/mine.jsonl", "simcse", MissingDataError, r"expected a file .* at nowhere/mine\.jsonl, found nothing"),
         ("mine.txt", "simcse", MissingDataError, r"at mine\.txt, found nothing"),
         ("tests", "simcse", MissingDataError, "at tests, found a folder"),

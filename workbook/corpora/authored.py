@@ -108,6 +108,23 @@ def topics() -> pd.DataFrame:
     return _read("texts", "topics.csv", columns=["id", "topic", "text"])
 
 
+def hard_negatives() -> pd.DataFrame:
+    """Hard negatives of queries of the docs corpus, as ids of its documents.
+
+    They were mined once (``workbook.training.curation.mine``: MiniLM as the teacher, a margin of 95 %, all documents of
+    the train split as the corpus) and kept, since the last digits of a teacher's scores differ between processors, and
+    with them whom they rank first.
+
+    Returns:
+        1,685 rows, strings: ``id`` (a pair of the train split) and ``negative_1``, the hardest, to ``negative_7``.
+
+    Raises:
+        MissingDataError: The file is absent; the message names its path.
+        DamagedFileError: The file is not the one described here; the message says what is wrong.
+    """
+    return _read("mined", "docs.csv", columns=["id", *(f"negative_{number}" for number in range(1, 8))])
+
+
 def instructions(paper: str) -> pd.DataFrame:
     """The task instructions of a paper, word for word as its tables print them, or the workbook's own.
 

@@ -28,6 +28,7 @@ FINGERPRINT = "f534e107c10fbb3967f1b6d293f3c9f8fa1f2c418953209a2c37de5e94eeb484"
 
 _RULES = 2  # raise it whenever the rules change, so that no older file is taken for the new corpus
 _NEAR = 0.5  # two texts that share half of their word triples say the same
+_CLUSTER = 150  # fewest pairs of a package that is a cluster
 _COLUMNS = ["id", "query", "document", "package", "module", "name", "split"]
 
 
@@ -54,6 +55,21 @@ class Docs:
         if name not in SPLITS:
             raise UnknownNameError("split", name, SPLITS)
         return self.pairs[self.pairs.split == name].reset_index(drop=True)
+
+    def packages(self, split: str, each: int) -> pd.DataFrame:
+        """Pairs of one split by large packages, which serve as clusters: those with 150 pairs or more in ``train``.
+
+        Args:
+            split: ``train``, ``dev`` or ``test``.
+            each: Most pairs of a package, chosen by their ids and so at random.
+
+        Raises:
+            UnknownNameError: No such split.
+        """
+        sizes = self.split("train")["package"].value_counts()
+        pairs = self.split(split).sort_values("id")
+        pairs = pairs[pairs["package"].isin(sizes.index[sizes >= _CLUSTER])]
+        return pairs.groupby("package").head(each).reset_index(drop=True)
 
 
 def load_docs(path: str | Path | None = None) -> Docs:

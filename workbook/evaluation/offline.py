@@ -23,7 +23,7 @@ from mteb.types import PromptType
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from ..corpora.authored import paraphrase_ladder, reviews, topics
-from ..corpora.docs import load_docs
+from ..corpora.docs import Docs, load_docs
 from ..scale import Scale
 
 CANDIDATES = 10
@@ -99,6 +99,13 @@ class TopicClustering(Loaded, AbsTaskClustering):
     max_fraction_of_documents_to_embed = None
 
 
+class PackageClustering(Loaded, AbsTaskClustering):
+    """Summary lines of docstrings by package. Not in suite docs, since methods can train on its packages."""
+
+    metadata = metadata("PackageClustering", "Clustering", "v_measure", "Cluster docstrings by their package.")
+    max_fraction_of_documents_to_embed = None
+
+
 class ReviewClassification(Loaded, AbsTaskClassification):
     """Polarity of short reviews; there are so few that one classifier is trained on all of the training split."""
 
@@ -114,9 +121,10 @@ class ParaphraseLadder(Loaded, AbsTaskSTS):
 
 
 def docs_tasks(scale: Scale) -> list:
-    """The tasks of suite ``docs`` at the sizes of a scale (or all there is, where that is less)."""
-    test = load_docs().split("test")
-    return [*_pairs_tasks(test, scale), _topics(scale), _reviews(scale), _ladder(scale)]
+    """The offline tasks, suite ``docs`` first, at the sizes of a scale (or all there is, where that is less)."""
+    docs = load_docs()
+    pairs = _pairs_tasks(docs.split("test"), scale)
+    return [*pairs, _topics(scale), _reviews(scale), _ladder(scale), _packages(docs, scale)]
 
 
 def by_hash(frame: pd.DataFrame, column: str = "id") -> pd.DataFrame:
@@ -166,13 +174,24 @@ def _neighbours(queries: pd.Series, documents: pd.Series) -> np.ndarray:
     return np.argsort(-similarity, axis=1, kind="stable")[:, :-1]
 
 
-def _topics(scale: Scale) -> TopicClustering:
-    """The same number of sentences from every topic; mteb's resamples are as large as the set."""
+def _topics(scale: Scale) -> AbsTaskClustering:
+    """The same number of sentences from every topic."""
     frame = by_hash(topics())
     chosen = frame.groupby("topic").head(max(scale.texts // frame["topic"].nunique(), 2))
-    texts = {"sentences": list(chosen["text"]), "labels": list(chosen["topic"])}
-    task = TopicClustering({"test": Dataset.from_dict(texts)})
-    task.max_documents_per_cluster = len(chosen)
+    return _clustering(TopicClustering, chosen["text"], chosen["topic"])
+
+
+def _packages(docs: Docs, scale: Scale) -> AbsTaskClustering:
+    """The same number of summary lines from every package, as far as the test split has them."""
+    packages = docs.packages("test", 1)["package"].nunique()
+    chosen = docs.packages("test", max(scale.texts // packages, 2))
+    return _clustering(PackageClustering, chosen["query"], chosen["package"])
+
+
+def _clustering(kind: type, texts: pd.Series, labels: pd.Series) -> AbsTaskClustering:
+    """The task on these texts; mteb's resamples are as large as the set."""
+    task = kind({"test": Dataset.from_dict({"sentences": list(texts), "labels": list(labels)})})
+    task.max_documents_per_cluster = len(texts)
     return task
 
 

@@ -89,6 +89,9 @@ SUITES: dict[str, Suite] = {
 }
 """Suites by name. Those of the papers need the Hugging Face Hub, its cache, or local files (:data:`LOCAL_STS`)."""
 
+OFFLINE = (*SUITES["docs"].tasks, "PackageClustering")
+"""Tasks that are built here: those of suite docs, and one by name alone, since methods train on its packages."""
+
 LOCAL_STS = {
     "STSBenchmark": ("stsb/stsb-en-test.csv", "stsbenchmark/sts-test.csv"),
     "STSBenchmark-dev": ("stsb/stsb-en-dev.csv", "stsbenchmark/sts-dev.csv"),
@@ -100,8 +103,8 @@ def tasks(suite: str | Iterable[str], scale: Scale | str = "quick") -> list[Any]
     """The mteb tasks of a suite, fresh ones at each call.
 
     Args:
-        suite: A name from :data:`SUITES`, of one of its tasks or of any mteb task, or several names of tasks. Tasks
-            of the English MTEB are taken as that benchmark defines them (English parts, dev split of MSMARCO).
+        suite: A name from :data:`SUITES` or :data:`OFFLINE`, of any mteb task, or several names of tasks. Tasks of the
+            English MTEB are taken as that benchmark defines them (English parts, dev split of MSMARCO).
         scale: Sizes of the offline tasks; tasks of mteb always run whole.
 
     Returns:
@@ -114,7 +117,7 @@ def tasks(suite: str | Iterable[str], scale: Scale | str = "quick") -> list[Any]
     """
     scale = scale if isinstance(scale, Scale) else get_scale(scale)
     names = task_names(suite)
-    if not set(names) & set(SUITES["docs"].tasks):
+    if not set(names) & set(OFFLINE):
         return [_task(name) for name in names]
     from .offline import docs_tasks
 
@@ -181,7 +184,7 @@ def _task(name: str) -> Any:
         return mteb.get_task(name)
     except (KeyError, TypeError, AttributeError) as error:
         hint = "Any task of mteb works too" + (f" ({error.args[0]})" if isinstance(error, KeyError) else "") + "."
-        raise UnknownNameError("suite or task", name, [*SUITES, *SUITES["docs"].tasks, *LOCAL_STS], hint) from None
+        raise UnknownNameError("suite or task", name, [*SUITES, *OFFLINE, *LOCAL_STS], hint) from None
 
 
 def _local_sts(name: str, path: Path) -> Any:

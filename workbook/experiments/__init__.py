@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from ..errors import UnknownNameError
-from . import llm2vec
+from . import llm2vec, nv_embed
 from .compare import estimate, judged, paired
 from .grid import Experiment, Variant
 from .records import RECORDED, Record
 from .summary import accuracy, over_seeds
 
-EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in llm2vec.EXPERIMENTS}
+EXPERIMENTS: dict[str, Experiment] = {
+    experiment.name: experiment for notebook in (llm2vec, nv_embed) for experiment in notebook.EXPERIMENTS
+}
 """All experiments by name, in the order of their notebooks."""
 
 __all__ = [

@@ -45,16 +45,19 @@ class Variant:
         method: A name from ``workbook.METHODS``.
         stages: Stages of the method's recipe, in its order; none for a model that is not trained.
         options: Of ``workbook.build``, such as another attention.
+        other: From the names of a scale and of a backbone to a recipe in place of the method's own.
     """
 
     name: str
     method: str
     stages: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
+    other: Callable[[str, str], Recipe] | None = None
 
     def recipe(self, scale: str, backbone: str) -> Recipe:
         """Its stages at a scale."""
-        return methods.recipe(self.method, scale, backbone).only(*self.stages)
+        made = self.other(scale, backbone) if self.other else methods.recipe(self.method, scale, backbone)
+        return made.only(*self.stages)
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,10 @@ class Experiment:
         stages = variant.recipe(scale, backbone).stages
         return {
             "trained_on": {
-                s.name: _data(s.data, s.objective, s.max_length, s.limit, s.blend, backbone, _file_sha256(s.data))
+                s.name: _data(
+                    *(s.data, s.objective, s.max_length, s.limit, s.negatives, s.blend),
+                    *(backbone, _file_sha256(s.data)),
+                )
                 for s in stages
             },
             "measured_on": {
@@ -181,7 +187,14 @@ def _corpus(load: Callable[[], Docs | Roles]) -> str:
 
 @lru_cache
 def _data(
-    source: str, objective: str, max_length: int, limit: int | None, blend: bool, backbone: str, file: str | None
+    source: str,
+    objective: str,
+    max_length: int,
+    limit: int | None,
+    negatives: int | None,
+    blend: bool,
+    backbone: str,
+    file: str | None,
 ) -> str:
     """Fingerprint of a stage's training data, read once for every content of its file."""
     return training_data.load(
@@ -190,5 +203,6 @@ def _data(
         tokenizer=backbones.load_tokenizer(backbone),
         max_length=max_length,
         limit=limit,
+        negatives=negatives,
         blend=blend,
     ).fingerprint

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import UnknownNameError
 from ..training.recipe import Recipe
-from . import llm2vec
+from . import llm2vec, nv_embed
 from .chain import Chain
 from .stages import contrastive
 
@@ -38,6 +38,7 @@ METHODS: dict[str, Method] = {
     "last-token": Method(Chain(pooling="last_token", template="eos"), _supervised),
     "echo": Method(Chain(pooling="mean", template="echo"), _supervised),
     "llm2vec": Method(llm2vec.CHAIN, llm2vec.recipe),
+    "nv-embed": Method(nv_embed.CHAIN, nv_embed.recipe),
 }
 
 

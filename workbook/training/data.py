@@ -73,6 +73,7 @@ def load(
     max_length: int,
     instructions: bool = True,
     limit: int | None = None,
+    negatives: int | None = None,
     blend: bool = False,
 ) -> TrainingData:
     """The data of a training stage, from a source by name or from a file.
@@ -92,6 +93,7 @@ def load(
         max_length: Tokens of a chunk of ``mntp``; longer rows of the others are cut by the model.
         instructions: Whether to give prompts; the data sets are the same without.
         limit: Most rows in all. Each data set gets about its share, and is left out when that is a single row.
+        negatives: Most hard negatives of a row, the first of those that it has; all of them if not given.
         blend: Make one data set of all pairs, named ``blend``, whose values are {instruction, text}: a batch then mixes
             tasks. Rows with fewer hard negatives than others repeat theirs.
 
@@ -119,7 +121,7 @@ def load(
     elif objective == "simcse":
         parts = [_part(name, Dataset.from_dict({"text": found}))]
     else:
-        parts = [part for name, pairs in found.items() for part in _by_instructions(name, pairs)]
+        parts = [part for name, pairs in found.items() for part in _by_instructions(name, _narrowed(pairs, negatives))]
     parts = _large_enough(_limited(parts, limit), 1 if objective == "mntp" else 2, source, limit)
     if blend:
         parts = [_blended(parts, instructions, source)]
@@ -151,6 +153,12 @@ class _Part(NamedTuple):
     dataset: Dataset
     digests: np.ndarray
     prompts: dict[str, str]
+
+
+def _narrowed(pairs: Dataset, negatives: int | None) -> Dataset:
+    """The pairs with their first hard negatives only."""
+    hard = [name for name in pairs.column_names if name.startswith("negative")]
+    return pairs.remove_columns(hard[len(hard) if negatives is None else negatives :])
 
 
 def _by_instructions(name: str, pairs: Dataset) -> Iterator[_Part]:

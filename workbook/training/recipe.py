@@ -50,6 +50,7 @@ class Stage(BaseModel):
         options: Arguments of the objective, such as ``{"temperature": 0.05}``.
         data: A source of training data, or a file; see ``workbook.training.data.load``.
         limit: Rows of it that are used; all of them if not given.
+        negatives: Hard negatives of a row that are used, of those that it has; all of them if not given.
         blend: Mix tasks within a batch, each row with its own instructions; else a batch comes from one data set.
         steps: Updates of the weights.
         batch_size: Rows an update, over all devices and accumulated micro-batches. Batches, and the negatives that they
@@ -75,6 +76,7 @@ class Stage(BaseModel):
     options: dict[str, Any] = {}
     data: str = "docs"
     limit: PositiveInt | None = None
+    negatives: NonNegativeInt | None = None
     blend: bool = False
     steps: PositiveInt
     batch_size: PositiveInt

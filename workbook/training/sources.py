@@ -6,6 +6,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ..corpora.docs import load_docs
 from ..corpora.public import e5, wiki1m, wikitext
 from ..corpora.reading import arrow, records, rows_of, texts_of
 from ..errors import DamagedFileError, InvalidValueError, MissingDataError, UnknownNameError
+from .blend import docs_blend, docs_mined
 
 INSTRUCTIONS = ("query_instruction", "document_instruction")
 """Columns of pairs that hold the instructions, empty where there are none."""
@@ -98,6 +100,9 @@ def _docs_pairs() -> dict[str, Dataset]:
 
 SOURCES: dict[str, dict[str, Callable[[], Any]]] = {
     "docs": {"mntp": _docs_texts, "simcse": _docs_sentences, "contrastive": _docs_pairs},
+    "docs-mined": {"contrastive": docs_mined},
+    "docs-blend": {"contrastive": docs_blend},
+    "docs-blend-labels": {"contrastive": partial(docs_blend, "labels")},
     "wikitext": {"mntp": wikitext, "simcse": wikitext},
     "wiki1m": {"mntp": wiki1m, "simcse": wiki1m},
     "e5": {"contrastive": e5},

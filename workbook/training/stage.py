@@ -63,7 +63,8 @@ class StageRun:
             check(model, stage, self.data, self.rows)
         self.content = {
             "start": start,
-            "stage": stage.model_dump(mode="json", exclude={"data"}),
+            # What is at its default does not count: a stage that was kept is found when stages learn a new option.
+            "stage": stage.model_dump(mode="json", exclude={"data"}, exclude_defaults=True),
             "data": self.data.fingerprint,
             "seed": seed,
             "watch": [watch.name, watch.every] if watch else None,
@@ -183,6 +184,7 @@ def load_data(stage: Stage, tokenizer: PreTrainedTokenizerBase) -> training_data
         tokenizer=tokenizer,
         max_length=stage.max_length,
         limit=stage.limit,
+        negatives=stage.negatives,
         blend=stage.blend,
     )
 

@@ -1,0 +1,132 @@
+"""The offline data of instruction tuning: mined retrieval, clusters and classes, none of it from what is tested on."""
+
+import re
+
+import numpy as np
+import pytest
+
+from workbook import backbones
+from workbook.corpora.authored import hard_negatives, paraphrase_ladder, reviews, topics
+from workbook.corpora.docs import load_docs
+from workbook.errors import MissingDataError
+from workbook.evaluation import tasks
+from workbook.training import blend, data
+from workbook.training.sources import SOURCES
+
+SOURCE_NAMES = ("docs-mined", "docs-blend", "docs-blend-labels")
+
+
+def texts_of(source):
+    """All texts of a source, those of any column."""
+    for dataset in SOURCES[source]["contrastive"]().values():
+        for column in dataset.column_names:
+            if not column.endswith("instruction"):
+                yield from dataset[column]
+
+
+def words(text):
+    return tuple(re.findall(r"\w+", text.casefold()))
+
+
+@pytest.mark.parametrize("source", SOURCE_NAMES)
+def test_nothing_that_is_tested_on_is_trained_on(source):
+    held_out = reviews().query("split == 'test'")["text"].tolist() + topics()["text"].tolist()
+    held_out += [*paraphrase_ladder()["sentence1"], *paraphrase_ladder()["sentence2"]]
+    docs = load_docs()
+    for split in ("dev", "test"):
+        held_out += [*docs.split(split)["query"], *docs.split(split)["document"]]
+    assert {words(text) for text in texts_of(source)}.isdisjoint(map(words, held_out))
+
+
+def test_held_out_reviews_are_never_in_training():
+    trained = [text for source in SOURCE_NAMES for text in texts_of(source)]
+    (task,) = tasks(["ReviewClassification"])
+    tested = set(task.dataset["test"]["text"])
+    assert tested <= set(reviews().query("split == 'test'")["text"])
+    assert tested.isdisjoint(trained)
+    assert set(reviews().query("split == 'train'")["text"]) <= set(trained)
+
+
+def test_mined_pairs():
+    docs = load_docs().split("train")
+    mined = blend.docs_mined()["docs"].to_pandas()
+    assert len(mined) == 1685
+    own = dict(zip(docs["query"], docs["document"], strict=True))
+    assert (mined["positive"] == mined["query"].map(own)).all()
+    negatives = mined[[f"negative_{number}" for number in range(1, 8)]]
+    assert not negatives.eq(mined["positive"], axis=0).any().any()
+    assert negatives.apply(lambda row: row.is_unique, axis=1).all()
+    assert {*negatives.to_numpy().ravel()} <= {*docs["document"]}
+    assert mined["document_instruction"].eq("").all()
+    assert mined["query_instruction"].nunique() == 1
+
+
+def test_mined_negatives_are_hard_and_below_the_margin():
+    """The teacher's scores again, for some of the queries; other processors round otherwise."""
+    rows = blend.docs_mined()["docs"].select(range(24)).to_pandas()
+    names = ["query", "positive", *(f"negative_{number}" for number in range(1, 8))]
+    teacher = backbones.load_encoder(device="cpu")
+    query, positive, *negatives = (
+        teacher.encode(rows[name].tolist(), normalize_embeddings=True, show_progress_bar=False) for name in names
+    )
+    scores = np.stack([(query * negative).sum(axis=1) for negative in negatives], axis=1)
+    assert (scores <= 0.95 * (query * positive).sum(axis=1, keepdims=True) + 1e-4).all()
+    assert (np.diff(scores, axis=1) < 1e-4).all()  # the hardest first
+    others = query @ positive.T
+    assert scores.mean() > np.mean(others[~np.eye(len(rows), dtype=bool)]) + 0.1
+
+
+def test_a_corpus_without_the_mined_pairs(monkeypatch):
+    ids = hard_negatives()
+    monkeypatch.setattr(blend, "hard_negatives", lambda: ids.replace(ids["negative_3"][5], "of-another-corpus"))
+    with pytest.warns(UserWarning, match=r"\d+ of 1685 mined pairs are not in this machine's docs corpus"):
+        assert 0 < len(blend.docs_mined()["docs"]) < 1685
+    monkeypatch.setattr(blend, "hard_negatives", lambda: ids.assign(id="of-another-corpus"))
+    with pytest.raises(MissingDataError, match="mine your own"):
+        blend.docs_mined()
+
+
+def test_the_blend_holds_three_tasks():
+    parts = {name: dataset.to_pandas() for name, dataset in blend.docs_blend().items()}
+    assert {name: len(rows) for name, rows in parts.items()} == {"retrieval": 256, "packages": 272, "reviews": 128}
+    package = dict(zip(load_docs().pairs["query"], load_docs().pairs["package"], strict=True))
+    rows = parts["packages"]
+    assert (rows["query"].map(package) == rows["positive"].map(package)).all()
+    for number in range(1, 8):
+        assert (rows["query"].map(package) != rows[f"negative_{number}"].map(package)).all()
+    assert rows["document_instruction"].equals(rows["query_instruction"])  # symmetric
+    label = dict(zip(reviews()["text"], reviews()["label"], strict=True))
+    rows = parts["reviews"]
+    assert (rows["query"].map(label) == rows["positive"]).all()
+    assert rows["negative_1"].equals(rows["positive"].map({"positive": "negative", "negative": "positive"}))
+    assert rows["document_instruction"].eq("").all()
+
+
+def test_labels_for_clusters():
+    rows = blend.docs_blend("labels")["packages"].to_pandas()
+    package = dict(zip(load_docs().pairs["query"], load_docs().pairs["package"], strict=True))
+    assert (rows["query"].map(package) == rows["positive"]).all()
+    assert rows["document_instruction"].eq("").all()
+
+
+@pytest.mark.parametrize(("negatives", "columns"), [(0, 2), (1, 3), (7, 9), (9, 9), (None, 9)])
+def test_the_first_hard_negatives_are_used(negatives, columns):
+    tokenizer = backbones.load_tokenizer("tiny-llama")
+    loaded = data.load(
+        "docs-mined", "contrastive", tokenizer=tokenizer, max_length=64, limit=20, negatives=negatives
+    ).datasets["docs"]  # fmt: skip
+    names = ["query", "positive", *(f"negative_{number}" for number in range(1, 8))]
+    assert loaded.column_names == names[:columns]
+    rows = blend.docs_mined()["docs"].to_pandas().set_index("query")
+    for name in loaded.column_names[1:]:
+        assert loaded[0][name] == rows.loc[loaded[0]["query"], name]
+
+
+def test_package_clustering_is_of_the_test_split():
+    (task,) = tasks(["PackageClustering"], "cpu")
+    texts, labels = task.dataset["test"]["sentences"], task.dataset["test"]["labels"]
+    test = load_docs().split("test")
+    assert (
+        dict(zip(texts, labels, strict=True)).items() <= dict(zip(test["query"], test["package"], strict=True)).items()
+    )
+    assert set(labels) == set(blend.docs_blend("labels")["packages"]["positive"])

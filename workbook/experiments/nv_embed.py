@@ -1,0 +1,101 @@
+"""The experiments of notebook 03: pooling by mask after each stage, and the other ways to run the stages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from .. import evaluation
+from ..evaluation.suites import OFFLINE, SUITES
+from ..methods import nv_embed
+from ..scale import Scale, get_scale
+from .grid import SUITE_DOCS, Experiment, Variant
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+POOLINGS = {
+    "EOS": "last_token",
+    "mean": "mean",
+    "latent attention": "latent_attention",
+    "self-attention": "self_attention",
+}
+"""Poolings of the published tables, and what the library calls them."""
+
+MASKS = ("bidirectional", "causal")
+_STAGES = ("retrieval", "blended")
+
+
+def name(pooling: str, mask: str, stages: int) -> str:
+    """Name of the variant: a key of :data:`POOLINGS`, one of :data:`MASKS`, and after how many stages."""
+    return f"{pooling}, {mask}, stage {stages}"
+
+
+def parts(variants: pd.Series) -> pd.DataFrame:
+    """Columns pooling, mask and stage (int) of variants called by :func:`name`."""
+    found = variants.str.extract(r"^(?P<pooling>.+), (?P<mask>\w+), stage (?P<stage>\d)$")
+    return found.astype({"stage": int})
+
+
+def smaller(scale: str) -> Scale:
+    """Sizes of evaluation for a grid of many models: a fifth of the queries and documents, twenty ladders."""
+    sizes = get_scale(scale)
+    return sizes.model_copy(
+        update={
+            "queries": max(sizes.queries // 5, 8),
+            "documents": max(sizes.documents // 5, 16),
+            "texts": max(sizes.texts // 8, 24),
+            "pairs": min(sizes.pairs, 120),
+            "max_length": min(sizes.max_length, 64),
+        }
+    )
+
+
+def tasks(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
+    """Suite docs, its average, and the clustering of packages, which is not in the average.
+
+    Returns:
+        One row a task: task, type, score, low, high (points), items.
+    """
+    scores = evaluation.evaluate(model, OFFLINE, scale=sizes, instructions="docs", progress=False)
+    scores = pd.concat([scores, evaluation.average(scores[scores["task"].isin(SUITES["docs"].tasks)])])
+    return scores[["task", "type", "score", "low", "high", "items"]].reset_index(drop=True)
+
+
+POOLING = Experiment(
+    name="03_pooling",
+    what="Pooling by mask after each stage of NV-Embed: suite docs and clusters of packages",
+    variants=tuple(
+        Variant(
+            name(pooling, mask, stages),
+            "nv-embed",
+            _STAGES[:stages],
+            {"pooling": POOLINGS[pooling], "attention": mask},
+        )
+        for stages in (1, 2)
+        for mask in MASKS
+        for pooling in POOLINGS
+    ),
+    sizes=smaller,
+    measure=tasks,
+    reads=SUITE_DOCS,
+    live=(name("mean", "bidirectional", 2), name("latent attention", "bidirectional", 2)),
+)
+RECIPES = Experiment(
+    name="03_recipes",
+    what="Other ways to run the stages of NV-Embed: suite docs and clusters of packages",
+    variants=(
+        Variant("two stages", "nv-embed", _STAGES),
+        Variant("single stage", "nv-embed", ("blended",), other=nv_embed.single_stage),
+        Variant("single stage, in-batch", "nv-embed", ("blended",), other=nv_embed.single_stage_in_batch),
+        Variant("reversed", "nv-embed", _STAGES, other=nv_embed.reversed_order),
+        Variant("labels for clusters", "nv-embed", _STAGES, other=nv_embed.with_labels),
+        Variant("without mining", "nv-embed", _STAGES, other=nv_embed.without_mining),
+    ),
+    sizes=smaller,
+    measure=tasks,
+    reads=SUITE_DOCS,
+    live=("two stages", "single stage, in-batch"),
+)
+EXPERIMENTS = (POOLING, RECIPES)

@@ -1,0 +1,81 @@
+"""The offline data of instruction tuning: retrieval with mined negatives, classes and clusters, as contrastive rows."""
+
+from __future__ import annotations
+
+import warnings
+
+import pandas as pd
+from datasets import Dataset
+
+from ..corpora.authored import hard_negatives, instructions, reviews
+from ..corpora.docs import load_docs
+from ..errors import MissingDataError
+from .curation import from_classes
+
+NEGATIVES = 7
+"""Hard negatives a row. Source: NV-Embed, table 11."""
+
+_RETRIEVAL = 256  # rows of it in a blend
+_EACH = 16  # texts of each package in a blend
+
+
+def docs_mined() -> dict[str, Dataset]:
+    """Summary lines with their descriptions and seven hard negatives each.
+
+    Raises:
+        MissingDataError: None of the mined pairs is in this machine's corpus.
+    """
+    return {"docs": _dataset(_mined(), "DocsRetrieval")}
+
+
+def docs_blend(documents: str = "examples") -> dict[str, Dataset]:
+    """Retrieval, clusters and classes: what the second stage of NV-Embed blends, in small.
+
+    Retrieval is a part of :func:`docs_mined`; clusters are the larger packages, their texts summary lines; classes are
+    the polarities of the reviews' train split, with the label as document. There are no graded pairs to train on
+    offline.
+
+    Args:
+        documents: What stands for a cluster: ``examples`` or ``labels``. Only examples take the query's instruction.
+
+    Raises:
+        MissingDataError: As :func:`docs_mined`.
+
+    Source: NV-Embed, sections 4.2 and 5.2.4.
+    """
+    train, praise = load_docs().packages("train", _EACH), reviews().query("split == 'train'")
+    packages = from_classes(train["query"], train["package"], documents=documents, negatives=NEGATIVES)
+    polarity = from_classes(praise["text"], praise["label"], documents="labels")
+    return {
+        "retrieval": _dataset(_mined().head(_RETRIEVAL), "DocsRetrieval"),
+        "packages": _dataset(packages, "PackageClustering", symmetric=documents == "examples"),
+        "reviews": _dataset(polarity, "ReviewClassification"),
+    }
+
+
+def _mined() -> pd.DataFrame:
+    """Columns query, positive, negative_1, ..."""
+    train, ids = load_docs().split("train").set_index("id"), hard_negatives()
+    known = ids.isin(set(train.index)).all(axis=1)
+    if not known.any():
+        raise MissingDataError(
+            "Hard negatives: expected pairs of the docs corpus that the pinned versions give, found none in this "
+            "machine's. Install them (constraints.txt), or mine your own (workbook.training.curation.mine) and train "
+            "on a file."
+        )
+    if not known.all():
+        warnings.warn(
+            f"{(~known).sum()} of {len(ids)} mined pairs are not in this machine's docs corpus: left out.", stacklevel=2
+        )
+    ids = ids[known]
+    texts = {"query": train.loc[ids["id"], "query"], "positive": train.loc[ids["id"], "document"]}
+    texts |= {name: train.loc[ids[name], "document"] for name in ids.columns[1:]}
+    return pd.DataFrame({name: list(column) for name, column in texts.items()})
+
+
+def _dataset(rows: pd.DataFrame, task: str, *, symmetric: bool = False) -> Dataset:
+    """The rows with the instruction of an offline task: of the query, and in a symmetric task of the documents too."""
+    table = instructions("docs")
+    (said,) = table.loc[table["task"] == task, "instruction"]
+    told = rows.assign(query_instruction=said, document_instruction=said if symmetric else "")
+    return Dataset.from_pandas(told, preserve_index=False)
