@@ -198,6 +198,59 @@ def test_llm2vec_best_poolings_and_times_follow_from_the_published_tables():
     assert claims.get("llm2vec-echo-cost").published == {model: {"echo_time": time} for model, time in times.items()}
 
 
+POOLED = {"last": "last-token", "mean": "mean", "latent": "latent-attention", "self": "self-attention"}
+QUOTED_POOLINGS = {
+    f"{name}_{attention}": (2, pooling, attention, "average")
+    for name, pooling in POOLED.items()
+    for attention in authored.ATTENTION
+} | {
+    "latent_retrieval": (2, "latent-attention", "bidirectional", "Retrieval"),
+    "mean_retrieval": (2, "mean", "bidirectional", "Retrieval"),
+    "latent_stage1": (1, "latent-attention", "bidirectional", "average"),
+    "latent_stage2": (2, "latent-attention", "bidirectional", "average"),
+    "latent_classification1": (1, "latent-attention", "bidirectional", "Classification"),
+    "latent_classification2": (2, "latent-attention", "bidirectional", "Classification"),
+}
+QUOTED_RECIPES = {
+    "two_stage": ("two-stage", "average"),
+    "single_stage": ("single-stage", "average"),
+    "single_stage_in_batch": ("single-stage-in-batch", "average"),
+    "reversed_order": ("reversed", "average"),
+    "two_stage_retrieval": ("two-stage", "Retrieval"),
+    "single_stage_retrieval": ("single-stage", "Retrieval"),
+    "single_stage_classification": ("single-stage", "Classification"),
+    "single_stage_in_batch_classification": ("single-stage-in-batch", "Classification"),
+    "examples_clusters": ("examples", "Clustering"),
+    "labels_clusters": ("labels", "Clustering"),
+    "mined_retrieval": ("mining", "Retrieval"),
+    "unmined_retrieval": ("no-mining", "Retrieval"),
+}
+NV_EMBED = [entry for entry in claims.load().values() if entry.paper == "NV-Embed" and entry.published]
+
+
+def test_nv_embed_numbers_are_those_of_the_published_tables():
+    poolings = authored.published("nv_embed_pooling")
+    poolings = poolings.set_index(["model", "stage", "pooling", "attention", "task_type"])["score"]
+    recipes = authored.published("nv_embed_training").set_index(["recipe", "task_type"])["score"]
+    seen = set()
+    for entry in NV_EMBED:
+        for model, numbers in entry.published.items():
+            assert set(numbers) == set(entry.names()), entry.id
+            for name, number in numbers.items():
+                pooled = name in QUOTED_POOLINGS
+                assert pooled or model == "NV-Embed-v2", "table 4 is of v2"
+                key = (model, *QUOTED_POOLINGS[name]) if pooled else QUOTED_RECIPES[name]
+                assert number == (poolings if pooled else recipes)[key], (entry.id, model, name)
+                seen.add(name)
+    assert seen == {*QUOTED_POOLINGS, *QUOTED_RECIPES}
+
+
+@pytest.mark.parametrize("entry", NV_EMBED, ids=lambda entry: entry.id)
+def test_nv_embed_rules_hold_on_the_papers_own_numbers_of_every_model(entry):
+    verdicts = {model: judge(entry, numbers, scale="paper").verdict for model, numbers in entry.published.items()}
+    assert set(verdicts.values()) == {"reproduced"}, verdicts
+
+
 def test_verdicts_merge_by_claim_and_come_back(tmp_path):
     path = tmp_path / "run" / "claims.json"
     lost, won = (judge(claim(rule), APART, scale="quick") for rule in ("a < b", "a > b"))

@@ -22,6 +22,9 @@ PUBLISHED = {
     "llm2vec_mteb": _SCORES,
     "llm2vec_words": ("model", "attention", "training", "task", "score", "source"),
     "llm2vec_hours": ("model", "method", "hours", "source"),
+    "nv_embed_pooling": ("model", "stage", "pooling", "attention", "task_type", "tasks", "score", "source"),
+    "nv_embed_training": ("recipe", "part", "task_type", "tasks", "score", "source"),
+    "nv_embed_labels": ("task", "documents", "score", "source"),
 }
 """The published tables that are kept, one file each, and their columns."""
 
@@ -30,11 +33,39 @@ SPLITS = ("train", "test")
 SIDES = ("query", "document", "both")
 ATTENTION = ("causal", "bidirectional")
 TRAINING = ("none", "mntp", "simcse", "mntp+simcse", "supervised", "mntp+supervised", "mntp+simcse+supervised")
-POOLING = ("mean", "weighted-mean", "last-token", "second-copy")
+POOLING = ("mean", "weighted-mean", "last-token", "second-copy", "latent-attention", "self-attention")
 WORD_TASKS = ("chunk", "ner", "pos")
 METHODS = ("llm2vec", "echo")
-_CHOICES = {"attention": ATTENTION, "training": TRAINING, "pooling": POOLING, "task": WORD_TASKS, "method": METHODS}
-_NUMBERS = {"tasks": int, "score": float, "hours": float}
+TASK_TYPES = (
+    "Retrieval",
+    "Reranking",
+    "Clustering",
+    "PairClassification",
+    "Classification",
+    "STS",
+    "Summarization",
+    "average",
+)
+STAGES = ("1", "2")
+DOCUMENTS = ("labels", "examples")
+RECIPES = {
+    "stages": ("single-stage-in-batch", "single-stage", "two-stage", "reversed"),
+    "documents": DOCUMENTS,
+    "data": ("no-mining", "mining", "mining+data", "mining+data+synthetic"),
+    "v1": ("v1",),
+}
+_CHOICES = {
+    "attention": ATTENTION,
+    "training": TRAINING,
+    "pooling": POOLING,
+    "method": METHODS,
+    "task_type": TASK_TYPES,
+    "stage": STAGES,
+    "part": tuple(RECIPES),
+    "recipe": tuple(recipe for recipes in RECIPES.values() for recipe in recipes),
+    "documents": DOCUMENTS,
+}
+_NUMBERS = {"stage": int, "tasks": int, "score": float, "hours": float}
 
 _MEND = "Restore the file from the project's repository."
 
@@ -169,13 +200,23 @@ def published(table: str) -> pd.DataFrame:
         ``llm2vec_hours``: ``model``, ``method`` (llm2vec or echo), ``hours`` (float64, of evaluating on MTEB) and
         ``source``.
 
+        ``nv_embed_pooling``: ``model`` (NV-Embed-v1 or -v2), ``stage`` (int64, the training stage that was the last:
+        1 or 2), ``pooling`` (last-token, mean, latent-attention or self-attention), ``attention``, ``task_type``,
+        ``tasks``, ``score`` and ``source``. An average is as printed; most do not follow from the types.
+
+        ``nv_embed_training``: ``recipe``, ``part`` (what its part of the table varies: stages, documents or data;
+        v1 stands alone), ``task_type``, ``tasks``, ``score`` and ``source``.
+
+        ``nv_embed_labels``: ``task`` (mteb's name, or average), ``documents`` (what positives and negatives are:
+        labels of the classes, or examples), ``score`` and ``source``.
+
     Raises:
         UnknownNameError: No such table; the message lists those there are.
         MissingDataError: The file is absent; the message names its path.
         DamagedFileError: The file is not the one described here; the message says what is wrong.
 
     Source:
-        LLM2Vec: tables 1, 2 and 5; 1 and appendix E.1 for Echo; 4; 6.
+        LLM2Vec: tables 1, 2 and 5; 1 and appendix E.1 for Echo; 4; 6. NV-Embed: tables 2 and 3; 4; 5.
     """
     name = table.replace("-", "_") if isinstance(table, str) else table
     if name not in PUBLISHED:
@@ -183,6 +224,8 @@ def published(table: str) -> pd.DataFrame:
     columns = PUBLISHED[name]
     numbers = {column: kind for column, kind in _NUMBERS.items() if column in columns}
     choices = {column: known for column, known in _CHOICES.items() if column in columns}
+    if name == "llm2vec_words":
+        choices["task"] = WORD_TASKS
     frame = _read("published", f"{name}.csv", columns=list(columns), choices=choices)
     try:
         return frame.astype(numbers)
