@@ -155,6 +155,9 @@ def test_attention_over_latents():
     assert attention.shape == (3, 2, 7, 5)
     assert attention.dtype == torch.float32
     torch.testing.assert_close(attention.sum(-1), torch.ones(3, 2, 7))
+    half = filled(KINDS["latent"](heads=2)).bfloat16().attention(states.bfloat16())  # as sentence-transformers casts
+    assert half.dtype == torch.float32
+    torch.testing.assert_close(half, attention, rtol=0.05, atol=0.01)
     order = torch.tensor([3, 1, 4, 0, 2])
     before = module.read(states, None)
     with torch.no_grad():

@@ -1,12 +1,12 @@
-"""The explorer, without a browser: the same widgets, moved by code."""
+"""The explorers, without a browser: the same widgets, moved by code."""
 
 import ipywidgets as widgets
 import numpy as np
 import pytest
 
-from workbook import build
+from workbook import build, probes
 from workbook.errors import InvalidValueError, UnknownNameError
-from workbook.explore import Explorer
+from workbook.explore import Explorer, LatentExplorer
 
 BACKGROUND = [
     "Rain is due tonight.",
@@ -14,12 +14,21 @@ BACKGROUND = [
     "Her bicycle has a flat tyre.",
     "Copper conducts heat.",
 ]
+REVIEWS = ["A joy to use.", "It broke at once.", "I would buy it again.", "Dull, and far too loud."]
+LABELS = ["positive", "negative"] * 2
 ONE, OTHER = "The cat sleeps on the mat.", "A cat is asleep on a rug."
 
 
 @pytest.fixture
 def explorer():
     return Explorer(build("mean", "tiny-llama", dtype="float32", device="cpu"), BACKGROUND)
+
+
+@pytest.fixture
+def reviewed():
+    options = {"attention": "bidirectional", "template": "nv-embed", "dtype": "float32", "device": "cpu"}
+    model = build("mean", "tiny-llama", pooling="latent_attention", pooling_options={"latents": 16}, **options)
+    return LatentExplorer(model, REVIEWS, LABELS, instruction="Praise or blame")
 
 
 def test_compare_is_what_the_built_model_says(explorer):
@@ -64,6 +73,47 @@ def test_widgets_only_where_someone_looks_on(explorer, monkeypatch):
     assert isinstance(explorer.show(ONE, OTHER), widgets.VBox)
 
 
+def test_the_table_names_the_latents_farthest_from_the_background(reviewed):
+    table = reviewed.table(ONE, top=2)
+    assert table.columns.tolist() == ["head", "latent", "attention", "background", "positive - negative"]
+    attention = probes.latent_attention(reviewed.model, [*REVIEWS, ONE], "Praise or blame")
+    for head, rows in table.groupby("head"):
+        typed, mean = attention[4, head], attention[:4, head].mean(axis=0)
+        assert rows["latent"].tolist() == np.argsort(-np.abs(typed - mean))[:2].tolist()
+        for row in rows.to_numpy():
+            latent = int(row[1])
+            difference = attention[0:4:2, head, latent].mean() - attention[1:4:2, head, latent].mean()
+            np.testing.assert_allclose(row[2:], [typed[latent], mean[latent], difference], atol=6e-5)
+    assert table["head"].tolist() == [head for head in range(8) for _ in range(2)]
+    assert reviewed.table(ONE, top=99).shape == (8 * 16, 5)
+    assert reviewed.table(ONE).shape == (8 * 3, 5)
+
+
+def test_the_latents_can_be_read_and_the_model_is_left_as_it_was(reviewed):
+    attention = probes.latent_attention(reviewed.model, REVIEWS, "Praise or blame")
+    assert reviewed.latents.equals(probes.discriminating_latents(attention, LABELS, "positive"))
+    np.testing.assert_allclose(reviewed.background, attention.mean(axis=0), atol=1e-6)
+    reviewed.model.train()
+    reviewed.table(ONE)
+    assert reviewed.model[0].decoder.training
+
+
+def test_the_panel_of_latents_answers_what_is_typed(reviewed, monkeypatch):
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    monkeypatch.delenv("VSCODE_PID", raising=False)
+    assert reviewed.show(ONE).equals(reviewed.table(ONE))
+    monkeypatch.setenv("VSCODE_PID", "1")
+    text, answer = reviewed.show(ONE).children
+    said = answer.value
+    assert f"<td>{reviewed.table(ONE)['latent'][0]}</td>" in said
+    text.value = OTHER
+    assert said != answer.value
+    text.value = " "
+    assert answer.value == "text: expected a string that is not blank, got &#x27; &#x27;."
+    text.value = ONE
+    assert answer.value == said
+
+
 def test_bad_input(explorer):
     with pytest.raises(InvalidValueError, match="model: expected a Decoder and a Pooling"):
         Explorer([explorer.model[0]], BACKGROUND)
@@ -71,3 +121,23 @@ def test_bad_input(explorer):
         Explorer(explorer.model, BACKGROUND[:2])
     with pytest.raises(InvalidValueError, match="expected strings, got None"):
         explorer.compare(ONE, None, "mean", "causal")
+    with pytest.raises(InvalidValueError, match="second: expected a string, got None"):
+        explorer.panel(ONE, None)
+
+
+def test_bad_input_to_latents(explorer, reviewed):
+    with pytest.raises(InvalidValueError, match="model: expected a Decoder and a LatentAttention"):
+        LatentExplorer(explorer.model, REVIEWS, LABELS)
+    with pytest.raises(InvalidValueError, match="texts: expected at least one"):
+        LatentExplorer(reviewed.model, [], [])
+    with pytest.raises(InvalidValueError, match="labels: expected 4, one a text, got 0"):
+        LatentExplorer(reviewed.model, REVIEWS, [])
+    with pytest.raises(InvalidValueError, match="labels: expected two classes of at least two texts each"):
+        LatentExplorer(reviewed.model, REVIEWS[:3], LABELS[:3])
+    for text in (None, " ", ["a"]):
+        with pytest.raises(InvalidValueError, match="text: expected a string"):
+            reviewed.table(text)
+    with pytest.raises(InvalidValueError, match="text: expected a string, got 3"):
+        reviewed.panel(3)
+    with pytest.raises(InvalidValueError, match="top: expected a whole number from 1, got 0"):
+        reviewed.table(ONE, top=0)

@@ -1,5 +1,6 @@
 """Figures: what is plotted is what was given, the same bytes on every run, and bad frames named."""
 
+import itertools
 import subprocess
 import sys
 
@@ -26,6 +27,7 @@ HISTORY = pd.DataFrame(
     {"stage": ["mntp"] * 4 + ["simcse"] * 2, "step": [1, 2, 3, 4, 1, 2], "loss": [9, 7, 6, 5, 2, 1.5]}
 )
 MATRIX = pd.DataFrame([[0.1, 0.9], [0.4, np.nan]], index=["layer 0", "layer 1"], columns=["the", "cat"])
+HEADS = {f"head {n}": pd.DataFrame(np.random.default_rng(n).random((20, 512)) / 10) for n in range(1, 9)}
 
 DRAW = {
     "bars": lambda: figures.bars(
@@ -40,6 +42,7 @@ DRAW = {
     ),
     "scatter": lambda: figures.scatter(LAYERS, "layer", "cosine", hue="text"),
     "heatmap": lambda: figures.heatmap(MATRIX, signed=True, unit="cosine"),
+    "heads": lambda: figures.heatmaps(HEADS, xlabel="latent", split=10, marks={"head 3": [0, 400], "head 8": [511]}),
     "estimates": lambda: figures.estimates(
         pd.concat([SCORES.assign(source="recorded"), SCORES[:1].assign(source="this run", score=36.0)]),
         "pooling",
@@ -128,6 +131,42 @@ def test_tick_labels_are_thinned_to_fit():
     assert len(axes.get_yticks()) <= 16
 
 
+def test_marks_point_at_columns_and_a_line_parts_the_rows():
+    axes = DRAW["heads"]().axes[:8]
+    assert [line.get_ydata() for one in axes for line in one.lines[:1]] == [[9.5, 9.5]] * 8
+    marks = [[(*line.get_xdata(), *line.get_ydata()) for line in one.lines[1:]] for one in axes]
+    assert marks == [[], [], [(0, 1), (400, 1)], [], [], [], [], [(511, 1)]]
+    assert {(one.get_xlim(), one.get_ylim()) for one in axes} == {((-0.5, 511.5), (19.5, -0.5))}
+    frame = MATRIX.iloc[:1]
+    (mark,) = figures.heatmap(frame, marks={"": ["cat"]}).axes[0].lines
+    assert mark.get_xdata()[0] == 1
+
+
+def test_tick_labels_of_narrow_panels_keep_apart():
+    fig = DRAW["heads"]()
+    fig.draw_without_rendering()
+    labels = [text for one in fig.axes[:8] for text in one.get_xticklabels()]
+    titles = fig.findobj(lambda part: isinstance(part, mpl.text.Text) and part.get_text().startswith("head "))
+    assert [text.get_text() for text in labels] == ["0", "200", "400"] * 8
+    for texts in (labels, titles):
+        boxes = [text.get_window_extent() for text in texts]
+        assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+
+
+@pytest.mark.parametrize("peak", [0.9, -0.9])
+def test_no_peak_gets_lost_where_columns_are_too_narrow(peak):
+    heads = {name: matrix.copy() for name, matrix in HEADS.items()}
+    heads["head 2"].iloc[4, 301] = peak
+    heads["head 2"].iloc[5, 296:304] = np.nan
+    drawn = figures.heatmaps(heads).axes[1].images[0].get_array()
+    assert drawn.shape == (20, 512)
+    assert (drawn[4] == peak).sum() == 8
+    assert drawn[5].mask.sum() == 8
+    assert drawn[3, 301] == heads["head 2"].iloc[3, 296:304].max()
+    wide = figures.heatmap(heads["head 2"]).axes[0].images[0].get_array()
+    np.testing.assert_array_equal(wide.filled(np.nan), heads["head 2"].to_numpy())
+
+
 @pytest.mark.parametrize("name", DRAW)
 def test_style_does_not_depend_on_defaults(name, tmp_path):
     before = dict(mpl.rcParams)
@@ -164,6 +203,12 @@ def test_bad_input_is_named(tmp_path):
         figures.heatmap(np.full((2, 2), np.nan))
     with pytest.raises(InvalidValueError, match="at least one matrix"):
         figures.heatmaps({})
+    with pytest.raises(InvalidValueError, match="split: expected a number of rows from 1 to 1, got 2"):
+        figures.heatmap(MATRIX, split=2)
+    with pytest.raises(UnknownNameError, match=r"panel 'haed 1'\. Did you mean 'head 1'"):
+        figures.heatmaps(HEADS, marks={"haed 1": [0]})
+    with pytest.raises(UnknownNameError, match="Unknown column of panel 'head 1' 512"):
+        figures.heatmaps(HEADS, marks={"head 1": [512]})
     with pytest.raises(InvalidValueError, match="file name"):
         figures.save(DRAW["bars"](), "../x", SCORES, tmp_path)
     with pytest.raises(InvalidValueError, match="DataFrame"):

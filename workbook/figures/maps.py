@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import matplotlib as mpl
@@ -9,8 +10,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.markers import CARETDOWN
+from pandas.api.types import is_numeric_dtype
 
-from ..errors import InvalidValueError
+from ..errors import InvalidValueError, UnknownNameError
 from .style import FULL, styled, suptitle
 
 
@@ -50,9 +53,14 @@ def heatmaps(
     ylabel: str = "",
     annotate: bool | None = None,
     bottom_up: bool = False,
+    split: int | None = None,
+    marks: Mapping[str, Sequence] | None = None,
     size: tuple[float, float] = FULL,
 ) -> Figure:
     """Matrices side by side on one colour scale.
+
+    Where columns are too narrow to be printed, neighbours are drawn as one, in the colour of the value farthest from 0
+    in each row: so no peak gets lost.
 
     Args:
         panels: Matrix by panel title; index and columns label the rows and columns.
@@ -64,16 +72,27 @@ def heatmaps(
         ylabel: What the rows are.
         annotate: Write the values into the cells; by default up to 12 columns and 12 rows.
         bottom_up: Draw the first row at the bottom, as layers are.
+        split: Rows of the first of two groups; a line parts them.
+        marks: By panel title, the columns (their labels) that a triangle above the panel points at.
         size: Width and height in inches.
 
     Raises:
-        InvalidValueError: No panel, or one that is not a matrix with at least one finite value.
+        InvalidValueError: No panel, one that is not a matrix with at least one finite value, or a split outside one.
+        UnknownNameError: Marks for a panel or column that is not there.
     """
     if not panels:
         raise InvalidValueError("panels", "at least one matrix", panels)
     for name, matrix in panels.items():
         if not isinstance(matrix, pd.DataFrame) or not np.isfinite(matrix.to_numpy(float)).any():
             raise InvalidValueError(f"panel {name!r}", "a DataFrame with at least one finite number", matrix)
+        if split is not None and not 0 < split < len(matrix):
+            raise InvalidValueError("split", f"a number of rows from 1 to {len(matrix) - 1}", split)
+    for name, columns in (marks or {}).items():
+        if name not in panels:
+            raise UnknownNameError("panel", name, panels)
+        for column in columns:
+            if column not in panels[name].columns:
+                raise UnknownNameError(f"column of panel {name!r}", column, map(str, panels[name].columns))
     low, high = limits or (
         min(np.nanmin(matrix.to_numpy(float)) for matrix in panels.values()),
         max(np.nanmax(matrix.to_numpy(float)) for matrix in panels.values()),
@@ -84,10 +103,11 @@ def heatmaps(
     colours = mpl.colormaps["RdBu_r" if signed else "cividis"]
     fig = Figure(figsize=size, layout="constrained")
     grid = fig.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    width = size[0] / len(panels) * 0.72
     for axes, (name, matrix) in zip(grid, panels.items(), strict=True):
         numbers = matrix.to_numpy(float)
         image = axes.imshow(
-            numbers,
+            _peaks(numbers, math.floor(width * 120)),
             cmap=colours,
             norm=scale,
             aspect="auto",
@@ -102,21 +122,39 @@ def heatmaps(
                 axes.text(
                     column, row, f"{value:.{digits}f}", ha="center", va="center", fontsize=7, color="wk"[not dark]
                 )
-        _label(axes.set_xticks, matrix.columns, size[0] / len(panels) * 0.72)
-        _label(axes.set_yticks, matrix.index, size[1] * 0.72)
+        if split is not None:
+            axes.axhline(split - 0.5, color="w", linewidth=1.5)
+        for place in matrix.columns.get_indexer(list((marks or {}).get(name, ()))):
+            above = axes.get_xaxis_transform()
+            axes.plot(place, 1, "k", marker=CARETDOWN, ms=6, mew=0, clip_on=False, transform=above)
+        longest = max(len(str(label)) for label in matrix.columns) if is_numeric_dtype(matrix.columns) else 0
+        _label(axes.set_xticks, matrix.columns, width, max(0.17, 0.03 + 0.062 * longest))
+        _label(axes.set_yticks, matrix.index, size[1] * 0.72, 0.17)
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
-        axes.set_xlabel(xlabel)
-        axes.set_title(name if len(panels) > 1 else title)
+        if len(panels) > 4:
+            axes.tick_params(axis="x", labelsize=7)
+        axes.set_title(name if len(panels) > 1 else title, pad=9 if marks else None)
     grid[0].set_ylabel(ylabel)
     fig.colorbar(image, ax=list(grid), label=unit, pad=0.02, aspect=25)
     if len(panels) > 1:
         suptitle(fig, title)
+        fig.supxlabel(xlabel, fontsize=9)
+    else:
+        grid[0].set_xlabel(xlabel)
     return fig
 
 
-def _label(set_ticks, labels: Sequence, inches: float) -> None:
+def _peaks(numbers: np.ndarray, most: int) -> np.ndarray:
+    """The matrix, its columns in at most so many groups of neighbours; in each row a group has one value."""
+    group = math.ceil(numbers.shape[1] / most)
+    starts = np.arange(0, numbers.shape[1], group)
+    high, low = np.fmax.reduceat(numbers, starts, axis=1), np.fmin.reduceat(numbers, starts, axis=1)
+    return np.where(high >= -low, high, low).repeat(group, axis=1)[:, : numbers.shape[1]]
+
+
+def _label(set_ticks, labels: Sequence, inches: float, pitch: float) -> None:
     """Tick labels, as many as fit: every second, fifth, tenth ... when there are too many."""
-    fits = max(1, int(inches / 0.17))
-    step = next(step for step in (1, 2, 5, 10, 20, 50, 100, 1000, 10**9) if len(labels) <= step * fits)
+    fits = max(1, inches / pitch)
+    step = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10**9) if len(labels) <= step * fits)
     set_ticks(range(0, len(labels), step), [str(label) for label in labels[::step]])

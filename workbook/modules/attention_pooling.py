@@ -194,7 +194,8 @@ class LatentAttention(AttentionPooling):
         Source: NV-Embed, figure 2.
         """
         keys, _ = self._entries()
-        return self._scores(self.query_norm(states.float()), keys).softmax(dim=-1).transpose(1, 2)
+        scores = self._scores(self.query_norm(states.to(keys.dtype)), keys)
+        return scores.float().softmax(dim=-1).transpose(1, 2)
 
     def _attend(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         keys, values = self._entries()
