@@ -215,10 +215,13 @@ def _answer(chat: Chat, prompt: str) -> str:
 def _read_tasks(output: str, prompt: str) -> list[str]:
     found = _valid(_TASKS.validate_python, _only_json(output))
     given = plain(prompt)
-    own = {plain(task): task for task in reversed(found) if plain(task) not in given}
+    own: dict[str, str] = {}
+    for task in found:
+        if plain(task) not in given:
+            own.setdefault(plain(task), task)
     if not own:
         raise _UnusableError("no task but those of the prompt")
-    return [*own.values()][::-1]
+    return [*own.values()]
 
 
 def _read_example(output: str, prompts: Prompts, task: str) -> list[str]:
