@@ -26,13 +26,14 @@ def exercise_1(latent_read):
     expect("latent_read(states, latents) of two states", latent_read(states, latents.clone()), expected)
 
 
-@exercise(2, hint="The positive with the lowest score sets the limit; a score at the limit passes; then sort downward.")
+@exercise(2, hint="The lowest positive sets the limit; what is at it passes, but no positive does; sort downward.")
 def exercise_2(below_margin):
-    """One positive, three positives of which neither the first nor the last is the least, and no candidate left."""
+    """The least of several positives, first, between or last; scores at the limit; and no candidate left."""
     for scores, positive, margin, expected in (
         ([0.9, 0.2, 0.8, 0.7, 0.1, 0.6], [2], 0.95, [3, 5, 1, 4]),
         ([0.35, 0.8, 0.45, 0.1], [1], 0.5, [0, 3]),
         ([0.26, 0.75, 0.1, 0.5, 0.25, 0.7, 0.2, 0.33], [1, 3, 5], 0.5, [4, 6, 2]),
+        ([0.6, 0.75, 0.6, 0.9, 0.4], [0, 1], 1.0, [2, 4]),
         ([0.3, 0.29, 0.9, 0.1], [0, 3], 0.95, []),
     ):
         got = below_margin(torch.tensor(scores), list(positive), margin)
@@ -41,11 +42,9 @@ def exercise_2(below_margin):
     expect("below_margin(tensor([0.5, 0.49, 0.47]), [0])", got, [2])
 
 
-@exercise(
-    3, hint="Row i's query meets row j's positive: is that the label of i as well? Its own positive is never false."
-)
+@exercise(3, hint="Row i meets the positive of row j: is it the label of i as well? Its own is never false.")
 def exercise_3(false_negatives):
-    """Two classes, where half of the in-batch negatives are false, and three."""
+    """Labels as documents: two classes, then three of which two have a single row."""
     for labels, expected in (
         (["spam", "mail", "spam"], [[False, False, True], [False, False, False], [True, False, False]]),
         (

@@ -87,8 +87,8 @@ def examples(chat: Chat, kind: str, tasks: Sequence[str], *, seed: int = 0, atte
 
     An answer is used when it holds one JSON object and no other bracket, with exactly the keys asked for, each once,
     and strings that are not blank, differ from each other (upper and lower case aside) and copy neither the prompt nor
-    an earlier example. Prose or a fence around the object does no harm. Whether lengths, difficulty and truth are as
-    asked for is not checked.
+    an earlier example. Prose or a fence around the object does no harm. Whether it is true, and as long and as hard as
+    asked for, is not checked: a small model gets the form right before it gets the label right.
 
     Args:
         chat: From a prompt to an answer.
@@ -150,7 +150,8 @@ def chat_model(
     """A chat function on a backbone that follows instructions: in its own chat template, one question at a time.
 
     Args:
-        backbone: See ``workbook.backbones.resolve``. The paper took Mixtral-8x22B-Instruct.
+        backbone: See ``workbook.backbones.resolve``. The paper took Mixtral-8x22B-Instruct; the default shows how the
+            steps work, and what little it writes is not worth training on.
         max_new_tokens: Longest answer in tokens; what does not fit is cut.
         seed: Of sampling. The same questions in the same order get the same answers, and a question that is asked
             again another one.
