@@ -5,7 +5,8 @@
 Both chains share SmolLM2-135M with bidirectional attention, in the precision that this machine suggests, and encode the
 same texts in the same batches; the latent attention is as large as published, 512 latents and 8 heads. The two take
 turns, so that a busy machine slows both, after a short one each that does not count. Printed are the median of the
-repeats and their ratio, which should be at most 1.15. The block begins as plain mean pooling: the vectors agree.
+repeats and their ratio, which should be at most 1.15. What is done once a batch weighs too much in fewer than 32 texts,
+one batch. The block begins as plain mean pooling: the vectors agree.
 """
 
 from __future__ import annotations
