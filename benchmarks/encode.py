@@ -37,10 +37,28 @@ def plain(dtype: str) -> SentenceTransformer:
     return SentenceTransformer(modules=[transformer, Pooling(transformer.get_embedding_dimension(), "mean")])
 
 
-def seconds(model: SentenceTransformer, texts: list[str]) -> tuple[float, np.ndarray]:
-    began = time.perf_counter()
-    vectors = model.encode(texts, show_progress_bar=False)
-    return time.perf_counter() - began, vectors
+def documents(count: int) -> tuple[list[str], int]:
+    """Documents of the docs corpus, and how many tokens they are; both are printed."""
+    texts = load_docs().split("test")["document"].head(count).tolist()
+    tokenizer = backbones.load_tokenizer("smollm2-135m")
+    tokens = sum(map(len, tokenizer(texts, add_special_tokens=False)["input_ids"]))
+    print(f"{len(texts)} texts, {tokens} tokens ({tokens / len(texts):.0f} each), {torch.get_num_threads()} threads")
+    return texts, tokens
+
+
+def in_turns(
+    models: dict[str, SentenceTransformer], texts: list[str], repeats: int
+) -> tuple[dict[str, list[float]], float]:
+    """Seconds of every repeat of each of two models, and the smallest cosine between their vectors."""
+    times = {name: [] for name in models}
+    for _ in range(repeats):
+        vectors = []
+        for name, model in models.items():
+            began = time.perf_counter()
+            vectors.append(model.encode(texts, show_progress_bar=False))
+            times[name].append(time.perf_counter() - began)
+    ours, theirs = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in vectors)
+    return times, (ours * theirs).sum(axis=1).min()
 
 
 def main() -> None:
@@ -50,10 +68,7 @@ def main() -> None:
     options = parser.parse_args()
     logging.disable_progress_bar()
 
-    texts = load_docs().split("test")["document"].head(options.texts).tolist()
-    tokenizer = backbones.load_tokenizer("smollm2-135m")
-    tokens = sum(map(len, tokenizer(texts, add_special_tokens=False)["input_ids"]))
-    print(f"{len(texts)} texts, {tokens} tokens ({tokens / len(texts):.0f} each), {torch.get_num_threads()} threads")
+    texts, tokens = documents(options.texts)
     print(f"this machine suggests {backbones.capability()}")
 
     for dtype in ("bfloat16", "float32"):
@@ -61,14 +76,7 @@ def main() -> None:
             "workbook": workbook.build("mean", attention="bidirectional", dtype=dtype),
             "plain sentence-transformers": plain(dtype),
         }
-        times = {name: [] for name in models}
-        for _ in range(options.repeats):
-            vectors = {}
-            for name, model in models.items():
-                elapsed, vectors[name] = seconds(model, texts)
-                times[name].append(elapsed)
-        ours, theirs = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in vectors.values())
-        agreement = (ours * theirs).sum(axis=1).min()
+        times, agreement = in_turns(models, texts, options.repeats)
         for name, measured in times.items():
             print(f"{dtype:<9} {name:<28} {tokens / statistics.median(measured):7.0f} tokens/s")
         print(f"{dtype:<9} smallest cosine between the two: {agreement:.4f}")

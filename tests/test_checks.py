@@ -4,12 +4,16 @@ import doctest
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from test_curation import teacher
 from torch.nn import functional as F
 
 from workbook import checks
-from workbook.checks import llm2vec
+from workbook.checks import llm2vec, nv_embed
+from workbook.errors import InvalidValueError
+from workbook.training.curation import mine
 
 
 @checks.exercise(2, hint="Look at the mask.")
@@ -109,6 +113,13 @@ def plain_products(first, second, temperature):
     return F.cross_entropy(first @ second.T / temperature, torch.arange(len(first)))
 
 
+def reject(capsys, check, right, wrong):
+    assert said(capsys, right, check).endswith(": correct.\n")
+    for mistake, answer in wrong.items():
+        text = said(capsys, answer, check)
+        assert re.search(r"not yet\. (?!It raised).*\nHint: ", text), (mistake, text)
+
+
 @pytest.mark.parametrize(
     ("check", "right", "wrong"),
     [
@@ -160,7 +171,133 @@ def plain_products(first, second, temperature):
     ids=["shifted_labels", "simcse_loss", "word_means"],
 )
 def test_exercises_of_notebook_02(capsys, check, right, wrong):
-    assert said(capsys, right, check).endswith(": correct.\n")
-    for mistake, answer in wrong.items():
-        text = said(capsys, answer, check)
-        assert re.search(r"not yet\. (?!It raised).*\nHint: ", text), (mistake, text)
+    reject(capsys, check, right, wrong)
+
+
+# The exercises of notebook 03
+
+
+def latent_read(states, latents):
+    return (states @ latents.T).softmax(dim=-1) @ latents
+
+
+def below_margin(scores, positive, margin=0.95):
+    order = scores.argsort(descending=True).tolist()
+    least = scores[positive].min()
+    return [place for place in order if place not in positive and scores[place] <= margin * least]
+
+
+def false_negatives(labels):
+    labels = np.array(labels)
+    return (labels[:, None] == labels) & ~np.eye(len(labels), dtype=bool)
+
+
+def below(limit, passes=torch.le, own=False):
+    """The answer with another limit or comparison, or with the positives among the candidates."""
+
+    def answer(scores, positive, margin=0.95):
+        order = scores.argsort(descending=True).tolist()
+        fits = passes(scores, limit(scores, positive, margin))
+        return [place for place in order if fits[place] and (own or place not in positive)]
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("check", "right", "wrong"),
+    [
+        (
+            nv_embed.exercise_1,
+            latent_read,
+            {
+                "softmax over the states": lambda h, c: (h @ c.T).softmax(dim=0) @ c,
+                "scaled": lambda h, c: (h @ c.T / h.shape[1] ** 0.5).softmax(dim=-1) @ c,
+                "no softmax": lambda h, c: h @ c.T @ c,
+                "exponentials not normalised": lambda h, c: (h @ c.T).exp() @ c,
+                "cosines": lambda h, c: (F.normalize(h, dim=1) @ F.normalize(c, dim=1).T).softmax(dim=-1) @ c,
+                "weights alone": lambda h, c: (h @ c.T).softmax(dim=-1),
+                "the nearest latent": lambda h, c: c[(h @ c.T).argmax(dim=-1)],
+                "with the residual": lambda h, c: h + latent_read(h, c),
+                "mean of the latents": lambda h, c: c.mean(0).expand(len(h), -1),
+                "already pooled": lambda h, c: latent_read(h, c).mean(0),
+                "self-attention": lambda h, c: latent_read(h, h),
+            },
+        ),
+        (
+            nv_embed.exercise_2,
+            below_margin,
+            {
+                "the best positive": below(lambda s, p, m: m * s[p].max()),
+                "the mean positive": below(lambda s, p, m: m * s[p].mean()),
+                "the first positive": below(lambda s, p, m: m * s[p[0]]),
+                "the last positive": below(lambda s, p, m: m * s[p[-1]]),
+                "one positive alone": lambda s, p, m=0.95: below_margin(s, p[:1], m),
+                "positives included": below(lambda s, p, m: m * s[p].min() + 0 * s, own=True),
+                "positives pass without a margin": below(lambda s, p, m: s[p].min(), own=True),
+                "additive": below(lambda s, p, m: s[p].min() - (1 - m)),
+                "no margin": below(lambda s, p, m: s[p].min()),
+                "divided": below(lambda s, p, m: s[p].min() / m),
+                "the limit left out": below(lambda s, p, m: m * s[p].min(), torch.lt),
+                "those above": below(lambda s, p, m: m * s[p].min(), torch.ge),
+                "the paper's margin always": lambda s, p, m=0.95: below_margin(s, p),
+                "easiest first": lambda s, p, m=0.95: below_margin(s, p, m)[::-1],
+                "in their places' order": lambda s, p, m=0.95: sorted(below_margin(s, p, m)),
+                "scores": lambda s, p, m=0.95: s[below_margin(s, p, m)],
+                "the hardest alone": lambda s, p, m=0.95: below_margin(s, p, m)[:1],
+                "all but the positives": below(lambda s, p, m: s.max()),
+            },
+        ),
+        (
+            nv_embed.exercise_3,
+            false_negatives,
+            {
+                "with the diagonal": lambda labels: np.array(labels)[:, None] == np.array(labels),
+                "the other labels": lambda labels: np.array(labels)[:, None] != np.array(labels),
+                "above the diagonal": lambda labels: np.triu(false_negatives(labels)),
+                "all but one's own": lambda labels: ~np.eye(len(labels), dtype=bool),
+                "none": lambda labels: np.zeros((len(labels), len(labels)), dtype=bool),
+                "counts": lambda labels: false_negatives(labels).sum(1),
+                "flat": lambda labels: false_negatives(labels).ravel(),
+                "neighbours alone": lambda labels: (
+                    false_negatives(labels) & (np.eye(len(labels), k=1) + np.eye(len(labels), k=-1) > 0)
+                ),
+            },
+        ),
+    ],
+    ids=["latent_read", "below_margin", "false_negatives"],
+)
+def test_exercises_of_notebook_03(capsys, check, right, wrong):
+    reject(capsys, check, right, wrong)
+
+
+def test_tensors_do_as_well_as_lists(capsys):
+    for check, answer in (
+        (nv_embed.exercise_2, lambda *a: torch.tensor(below_margin(*a), dtype=torch.long)),
+        (nv_embed.exercise_3, lambda *a: torch.tensor(false_negatives(*a))),
+        (nv_embed.exercise_3, lambda *a: false_negatives(*a).tolist()),
+    ):
+        assert said(capsys, answer, check).endswith(": correct.\n")
+
+
+def test_the_margin_of_the_exercise_is_the_librarys(capsys):
+    """By mining, from a teacher whose vectors are the scores: cosines with a query along one axis."""
+
+    def mined(scores, positive, margin=0.95):
+        names = [f"d{place}" for place in range(len(scores))]
+        vectors = {
+            name: np.array([s, (1 - s * s) ** 0.5], dtype=np.float32)
+            for name, s in zip(names, scores.tolist(), strict=True)
+        }
+        vectors["q"] = np.float32([1, 0])
+        pairs = pd.DataFrame({"query": "q", "positive": [names[place] for place in positive]})
+        margin = min(1.0, margin + 1e-6)  # a cosine is not quite the score it was made from
+        found = []
+        for negatives in range(1, len(names)):
+            try:
+                rows = mine(pairs, teacher(vectors), negatives=negatives, margin=margin, corpus=names)
+            except InvalidValueError:
+                break
+            found = [int(name[1:]) for name in rows.iloc[0, 2:]]
+        return found
+
+    assert said(capsys, mined, nv_embed.exercise_2) == "Exercise 2: correct.\n"
