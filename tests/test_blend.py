@@ -81,3 +81,9 @@ def test_mistakes(tmp_path):
     tokenizer = backbones.load_tokenizer("tiny-llama")
     with pytest.raises(InvalidValueError, match="blend"):
         data.load(write(tmp_path), "simcse", tokenizer=tokenizer, max_length=64, blend=True)
+
+
+def test_a_task_with_one_row_is_blended_too(tmp_path, recwarn):
+    loaded = load(write(tmp_path, ROWS[1:]))
+    assert "how cold" in {row["query"]["text"] for row in loaded.datasets["blend"]}
+    assert not recwarn.list

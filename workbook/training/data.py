@@ -83,8 +83,8 @@ def load(
     ..., in every row or in none; ``instruction`` (of the query) and ``document_instruction`` may be left out or blank.
     For a symmetric task the instruction goes into both. Rows with different instructions become different data sets.
 
-    A data set that is left with a single row is left out with a warning: its batches would have no negatives. Warnings
-    number the rows of a file from 1, without blank lines and the header.
+    A data set that is left with a single row is left out with a warning, except in a blend: its batches would have no
+    negatives. Warnings number the rows of a file from 1, without blank lines and the header.
 
     Args:
         source: One of :data:`SOURCES`, or a path.
@@ -122,7 +122,8 @@ def load(
         parts = [_part(name, Dataset.from_dict({"text": found}))]
     else:
         parts = [part for name, pairs in found.items() for part in _by_instructions(name, _narrowed(pairs, negatives))]
-    parts = _large_enough(_limited(parts, limit), 1 if objective == "mntp" else 2, source, limit)
+    alone = objective == "mntp" or blend  # a row that needs no other of its data set
+    parts = _large_enough(_limited(parts, limit), 1 if alone else 2, source, limit)
     if blend:
         parts = [_blended(parts, instructions, source)]
     prompts = {part.name: part.prompts if instructions else {} for part in parts}

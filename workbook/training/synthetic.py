@@ -93,8 +93,7 @@ def examples(chat: Chat, kind: str, tasks: Sequence[str], *, seed: int = 0, atte
     Args:
         chat: From a prompt to an answer.
         kind: One of :data:`PROMPTS`.
-        tasks: Sentences, of :func:`tasks` or one's own. For two examples of a task name it twice: a task with a single
-            row is left out in training, since its batches would have no negatives.
+        tasks: Sentences, of :func:`tasks` or one's own; one that is named twice gets two examples.
         seed: Of the placeholders' values, drawn anew for each call.
         attempts: Most calls for an example; the first usable answer ends them.
 
