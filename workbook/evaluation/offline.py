@@ -182,9 +182,9 @@ def _topics(scale: Scale) -> AbsTaskClustering:
 
 
 def _packages(docs: Docs, scale: Scale) -> AbsTaskClustering:
-    """The same number of summary lines from every package, as far as the test split has them."""
+    """The same number of summary lines from every package, four at least: of two, clusters are found by chance."""
     packages = docs.packages("test", 1)["package"].nunique()
-    chosen = docs.packages("test", max(scale.texts // packages, 2))
+    chosen = docs.packages("test", max(scale.texts // packages, 4))
     return _clustering(PackageClustering, chosen["query"], chosen["package"])
 
 

@@ -39,15 +39,15 @@ def parts(variants: pd.Series) -> pd.DataFrame:
 
 
 def smaller(scale: str) -> Scale:
-    """Sizes of evaluation for a grid of many models: a fifth of the queries and documents, twenty ladders."""
+    """Sizes of evaluation for a grid of many models: a sixth of the queries and documents, fourteen ladders."""
     sizes = get_scale(scale)
     return sizes.model_copy(
         update={
-            "queries": max(sizes.queries // 5, 8),
-            "documents": max(sizes.documents // 5, 16),
-            "texts": max(sizes.texts // 8, 24),
-            "pairs": min(sizes.pairs, 120),
-            "max_length": min(sizes.max_length, 64),
+            "queries": max(sizes.queries // 6, 8),
+            "documents": max(sizes.documents // 6, 16),
+            "texts": max(sizes.texts // 12, 24),
+            "pairs": min(sizes.pairs, 84),
+            "max_length": min(sizes.max_length, 48),
         }
     )
 

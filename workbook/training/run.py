@@ -87,7 +87,7 @@ def train(
         seed: Of the order of the data, of masks, of dropout and of fresh adapters.
         data: Sources or files by the name of a stage, in place of the recipe's own.
         watch: What to measure while the last stage trains.
-        save_every: Steps between checkpoints; a tenth of a stage if not given.
+        save_every: Steps between checkpoints; a tenth of a stage, and five at least, if not given.
         progress: A bar and the loss while it trains; None shows them in a terminal and in a notebook.
 
     Raises:

@@ -55,7 +55,7 @@ class StageRun:
         progress: bool | None,
     ):
         self.model, self.stage, self.seed, self.watch, self.progress = model, stage, seed, watch, progress
-        self.save_every = save_every or max(1, stage.steps // 10)
+        self.save_every = save_every or max(min(5, stage.steps), stage.steps // 10)
         with _named(stage):
             self.objective = objective(stage)
             self.data = load_data(stage, model[0].tokenizer)
