@@ -78,6 +78,17 @@ def test_the_hardest_below_the_margin():
     assert list(at.iloc[0])[2:] == ["tie", "hard"]  # as near as the positive is not above it
 
 
+@pytest.mark.parametrize(("progress", "shown"), [(None, False), (False, False), (True, True)])
+def test_a_bar_is_shown_where_it_is_wanted(progress, shown, capsys):
+    """None shows it in a terminal, which this is not."""
+    pairs = pd.DataFrame({"query": ["q"], "positive": ["p"]})
+    model = teacher(dict(zip("qpn", unit(0, 10, 60), strict=True)))
+    encode = model.encode
+    mine(pairs, model, corpus=["n"], progress=progress)
+    assert ("it/s]" in capsys.readouterr().err) is shown
+    assert model.encode == encode
+
+
 def test_a_query_without_negatives_is_left_out_and_said():
     vectors = dict(zip(["q", "p", "near", "r", "s"], unit(0, 40, 30, 100, 42), strict=True))
     pairs = pd.DataFrame({"query": ["q", "r"], "positive": ["p", "s"]})

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -31,6 +35,7 @@ def mine(
     corpus: Iterable[str] = (),
     instruction: str | None = None,
     batch_size: int = 32,
+    progress: bool | None = None,
 ) -> pd.DataFrame:
     """Positive-aware hard-negative mining: the documents that a teacher finds nearest to a query, but for false ones.
 
@@ -47,6 +52,7 @@ def mine(
         corpus: Documents to mine besides all positives.
         instruction: Of the queries, as the teacher's prompt.
         batch_size: Texts that the teacher reads at once.
+        progress: A bar; None shows it in a terminal.
 
     Returns:
         Columns query, positive, negative_1, ..., the hardest first. Rows of queries with fewer candidates below the
@@ -69,24 +75,42 @@ def mine(
     rest = "Give a larger corpus or a higher margin, or ask for fewer negatives."
     if len(documents) <= negatives:
         raise InvalidValueError("corpus", f"more than {negatives} documents", len(documents), rest)
-    mined = mine_hard_negatives(
-        wanted,
-        teacher,
-        corpus=documents,
-        relative_margin=1 - margin,
-        num_negatives=negatives,
-        range_max=min(len(documents), _WINDOW * negatives),
-        query_prompt=instruction,
-        output_format="n-tuple",
-        batch_size=batch_size,
-        verbose=False,
-    ).to_pandas()
+    with _bars(sys.stderr.isatty() if progress is None else progress, teacher):
+        mined = mine_hard_negatives(
+            wanted,
+            teacher,
+            corpus=documents,
+            relative_margin=1 - margin,
+            num_negatives=negatives,
+            range_max=min(len(documents), _WINDOW * negatives),
+            query_prompt=instruction,
+            output_format="n-tuple",
+            batch_size=batch_size,
+            verbose=False,
+        ).to_pandas()
     without = list(dict.fromkeys(query for query in pairs["query"] if query not in set(mined["query"])))
     if mined.empty:
         raise InvalidValueError("pairs", f"a query with {negatives} candidates below the margin", "none", rest)
     if without:
         _warn(f"{len(without)} queries have fewer than {negatives} candidates below the margin", without)
     return mined
+
+
+@contextmanager
+def _bars(shown: bool, teacher: SentenceTransformer) -> Iterator[None]:
+    """Leave out the bars of mining unless they are wanted: the library has no option for it."""
+    from sentence_transformers.util import hard_negatives
+
+    encode = teacher.encode
+
+    def quietly(*args: Any, **options: Any) -> Any:
+        return encode(*args, **options | {"show_progress_bar": False})
+
+    with ExitStack() as stack:
+        if not shown:
+            stack.enter_context(patch.object(teacher, "encode", quietly))
+            stack.enter_context(patch.object(hard_negatives, "trange", partial(hard_negatives.trange, disable=True)))
+        yield
 
 
 def from_classes(
