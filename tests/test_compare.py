@@ -6,7 +6,7 @@ import pytest
 
 from workbook import claims
 from workbook.corpora import authored
-from workbook.experiments import estimate, judged, over_seeds, paired
+from workbook.experiments import compared, estimate, judged, nv_embed, over_seeds, paired
 from workbook.experiments.llm2vec import above_uni
 
 
@@ -45,6 +45,29 @@ def test_an_untrained_variant_meets_every_seed():
     assert paired(grid, "Bi", "Uni")[0] == pytest.approx(2.0)
     assert paired(grid, "Uni", "Bi")[0] == pytest.approx(-2.0)
     assert paired(grid, "Bi", "FULL") is None
+
+
+def test_quantities_and_their_paired_differences():
+    grid = rows(Uni={0: 10.0, 1: 20.0}, Bi={0: 11.0, 1: 21.0})
+    found = compared(grid, {"causal": "Uni", "bidirectional": "Bi", "trained": "FULL"})
+    assert set(found) == {*("causal", "bidirectional", "trained")} | {
+        f"{a} - {b}" for a in ("causal", "bidirectional", "trained") for b in ("causal", "bidirectional", "trained")
+        if a != b
+    }  # fmt: skip
+    assert found["causal"] == estimate(over_seeds(grid, ["source", "variant"]), "Uni")
+    assert found["bidirectional - causal"] == (1.0, 1.0, 1.0)
+    assert found["causal - bidirectional"] == (-1.0, -1.0, -1.0)
+    assert found["trained"] is found["trained - causal"] is None
+
+
+def test_variants_of_notebook_03_are_read_back_from_their_names():
+    names = pd.Series([variant.name for variant in nv_embed.POOLING.variants])
+    assert len(set(names)) == 16
+    read = nv_embed.parts(names)
+    assert [nv_embed.name(*row) for row in read.itertuples(index=False)] == names.tolist()
+    for variant, row in zip(nv_embed.POOLING.variants, read.itertuples(index=False), strict=True):
+        assert variant.options == {"pooling": nv_embed.POOLINGS[row.pooling], "attention": row.mask}
+        assert len(variant.stages) == row.stage
 
 
 def test_one_seed_alone_proves_nothing():

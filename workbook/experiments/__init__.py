@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..errors import UnknownNameError
 from . import llm2vec, nv_embed
-from .compare import estimate, judged, paired
+from .compare import compared, estimate, judged, paired
 from .grid import Experiment, Variant
 from .records import RECORDED, Record
 from .summary import accuracy, over_seeds
@@ -21,6 +21,7 @@ __all__ = [
     "Record",
     "Variant",
     "accuracy",
+    "compared",
     "estimate",
     "find",
     "get",

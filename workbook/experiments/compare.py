@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pandas as pd
 
 from .summary import accuracy, over_seeds
@@ -62,3 +64,19 @@ def paired(rows: pd.DataFrame, first: str, second: str) -> Interval | None:
     by_seed = accuracy(long.rename(columns={"gap": "correct"}), ["seed"]) if counted else long
     found = over_seeds(by_seed.assign(pair=""), ["pair"], "score" if counted else "gap")
     return tuple(map(float, found.iloc[0, 1:4]))
+
+
+def compared(rows: pd.DataFrame, variants: Mapping[str, str]) -> dict[str, Interval | None]:
+    """What claims are judged by: each quantity, and the paired difference of every two.
+
+    Args:
+        rows: Columns source, variant, seed and score, and low and high where the items have an interval.
+        variants: The variant of each quantity.
+
+    Returns:
+        By quantity, and by ``"a - b"`` for any two; None where a variant was not measured.
+    """
+    summary = over_seeds(rows, ["source", "variant"])
+    single = {quantity: estimate(summary, variant) for quantity, variant in variants.items()}
+    pairs = [(a, b) for a in variants for b in variants if a != b]
+    return single | {f"{a} - {b}": paired(rows, variants[a], variants[b]) for a, b in pairs}
