@@ -70,6 +70,13 @@ def test_variants_of_notebook_03_are_read_back_from_their_names():
         assert len(variant.stages) == row.stage
 
 
+def test_shuffled_clusters_are_far_from_nothing():
+    """Small clusters agree by chance: with as many clusters as texts they would wholly."""
+    chance = nv_embed.shuffled_clusters("cpu")
+    assert list(chance) == ["shuffled packages", "shuffled topics"]
+    assert all(40 < score < 75 for score in chance.values())
+
+
 def test_one_seed_alone_proves_nothing():
     """50.00 against 50.01 is no finding where nothing tells how far the next seed would fall."""
     grid = rows(Uni={0: 50.0}, Bi={0: 50.01})

@@ -145,6 +145,23 @@ def test_a_class_of_one_text_gives_no_query():
     assert "odd" in set(frame.filter(like="negative").to_numpy().ravel())
 
 
+def test_repeated_texts_and_numbers_as_labels():
+    with pytest.warns(UserWarning, match=r"1 classes have a single text.*'1'"):
+        frame = from_classes(["a", "a", "b", "c"], [1, 1, 2, 2])  # of the first class there is one text, twice
+    assert set(frame["query"]) == {"b", "c"}
+    frame = from_classes(["a", "b", "a", "c"], ["x", "x", "y", "y"], negatives=20)  # a text of two classes
+    for row in frame.to_dict("records"):
+        assert row["query"] not in {text for name, text in row.items() if name != "query"}
+
+
+def test_negatives_beyond_many_false_ones():
+    """Thirty documents above the margin don't hide the one below it."""
+    names = ["q", "p", *(f"false {number}" for number in range(30)), "hard"]
+    vectors = dict(zip(names, unit(0, 40, *range(1, 31), 70), strict=True))
+    pairs = pd.DataFrame({"query": ["q"], "positive": ["p"]})
+    assert mine(pairs, teacher(vectors), corpus=names[1:])["negative_1"].tolist() == ["hard"]
+
+
 @pytest.mark.parametrize(
     ("texts", "labels", "options", "error", "message"),
     [

@@ -12,8 +12,9 @@ from training_tools import TEXTS, StoppedError, differing, stage, steps_counted,
 from workbook import objectives
 from workbook.errors import DamagedFileError, TrainingError
 from workbook.files import cache_path
-from workbook.training import Watch
+from workbook.training import Recipe, Stage, Watch
 from workbook.training import stage as stage_module
+from workbook.training.run import Training
 from workbook.training.trainer import WEIGHTS
 
 
@@ -253,3 +254,33 @@ def test_a_learning_rate_that_overflows(own):
         trained(stage(own, learning_rate=1e25), save_every=1)
     assert "after a loss of nan" not in str(caught.value)
     assert all(torch.isfinite(value).all() for value in load_file(saved()[0] / WEIGHTS).values())
+
+
+def test_what_a_kept_stage_takes_for_granted():
+    """Keys of kept stages leave out what is at its default. Whoever changes a default raises the library's version."""
+    required = {"name": "s", "objective": "mntp", "steps": 1, "batch_size": 2, "max_length": 8, "learning_rate": 1e-3}
+    assert Stage(**required).model_dump(exclude=set(required)) == {
+        "options": {},
+        "data": "docs",
+        "limit": None,
+        "negatives": None,
+        "blend": False,
+        "accumulation": 1,
+        "warmup_steps": 0,
+        "decay_steps": None,
+        "weight_decay": 0.0,
+        "max_grad_norm": 1.0,
+        "adapter": {
+            "rank": 16,
+            "alpha": 32.0,
+            "dropout": 0.0,
+            "targets": ("q_proj", "k_proj", "v_proj", "o_proj"),
+        },
+        "gradient_checkpointing": False,
+    }
+
+
+@pytest.mark.parametrize(("steps", "every"), [(3, 3), (5, 5), (10, 5), (80, 8)])
+def test_checkpoints_are_a_tenth_apart_and_five_steps_at_least(steps, every, tmp_path):
+    recipe = Recipe(stages=(stage(write_data(tmp_path), steps=steps),))
+    assert Training(tiny(), recipe).stages[0].save_every == every

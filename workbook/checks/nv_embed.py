@@ -40,22 +40,3 @@ def exercise_2(below_margin):
         expect(f"below_margin(tensor({scores}), {positive}, {margin})", got, expected)
     got = below_margin(torch.tensor([0.5, 0.49, 0.47]), [0])
     expect("below_margin(tensor([0.5, 0.49, 0.47]), [0])", got, [2])
-
-
-@exercise(3, hint="Row i meets the positive of row j: is it the label of i as well? Its own is never false.")
-def exercise_3(false_negatives):
-    """Labels as documents: two classes, then three of which two have a single row."""
-    for labels, expected in (
-        (["spam", "mail", "spam"], [[False, False, True], [False, False, False], [True, False, False]]),
-        (
-            ["joy", "joy", "fear", "rage", "joy"],
-            [
-                [False, True, False, False, True],
-                [True, False, False, False, True],
-                [False, False, False, False, False],
-                [False, False, False, False, False],
-                [True, True, False, False, False],
-            ],
-        ),
-    ):
-        expect(f"false_negatives({labels})", false_negatives(list(labels)), expected)

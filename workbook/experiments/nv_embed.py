@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
+from sklearn.metrics import v_measure_score
 
 from .. import evaluation
 from ..evaluation.suites import OFFLINE, SUITES
@@ -38,18 +40,15 @@ def parts(variants: pd.Series) -> pd.DataFrame:
     return found.astype({"stage": int})
 
 
+_SMALLER = {
+    "quick": {"queries": 8, "documents": 16, "texts": 24, "pairs": 48, "max_length": 48},
+    "cpu": {"queries": 50, "documents": 100, "texts": 40, "pairs": 84, "max_length": 48},
+}
+
+
 def smaller(scale: str) -> Scale:
-    """Sizes of evaluation for a grid of many models: a sixth of the queries and documents, fourteen ladders."""
-    sizes = get_scale(scale)
-    return sizes.model_copy(
-        update={
-            "queries": max(sizes.queries // 6, 8),
-            "documents": max(sizes.documents // 6, 16),
-            "texts": max(sizes.texts // 12, 24),
-            "pairs": min(sizes.pairs, 84),
-            "max_length": min(sizes.max_length, 48),
-        }
-    )
+    """Sizes of evaluation: where a grid of many models would take a day on a CPU, a part of the scale's own."""
+    return get_scale(scale).model_copy(update=_SMALLER.get(scale, {}))
 
 
 def tasks(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
@@ -61,6 +60,20 @@ def tasks(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     scores = evaluation.evaluate(model, OFFLINE, scale=sizes, instructions="docs", progress=False)
     scores = pd.concat([scores, evaluation.average(scores[scores["task"].isin(SUITES["docs"].tasks)])])
     return scores[["task", "type", "score", "low", "high", "items"]].reset_index(drop=True)
+
+
+def shuffled_clusters(scale: str) -> dict[str, float]:
+    """What clusterings score by chance: the V-measure (points) of labels shuffled, the mean of a hundred times.
+
+    Returns:
+        By name, ``shuffled packages`` and ``shuffled topics``, at the sizes that :func:`tasks` is run at.
+    """
+    draw, found = np.random.default_rng(0), {}
+    for task, what in (("PackageClustering", "packages"), ("TopicClustering", "topics")):
+        labels = np.array(evaluation.tasks([task], smaller(scale))[0].dataset["test"]["labels"])
+        scores = [v_measure_score(labels, draw.permutation(labels)) for _ in range(100)]
+        found[f"shuffled {what}"] = 100 * float(np.mean(scores))
+    return found
 
 
 POOLING = Experiment(

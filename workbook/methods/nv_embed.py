@@ -30,7 +30,9 @@ SIZES = {
 }
 """Sizes of the first stage by scale; those of ``paper`` are of table 11 and appendix C.
 
-The layers that get an adapter are not named there: all linear ones are taken. Table 12's data are not public as a
+Other than there: the layers that get an adapter are not named, all linear ones are taken; Adam is AdamW, which has
+the weight decay; data sets are drawn in proportion to their rows, where the paper says uniformly; the examples of
+clusters take the instruction too, which it says of similar texts alone. Table 12's data are not public as a
 whole. ``paper`` reads the public portion of E5's, which holds many of its retrieval sets with one hard negative each;
 classes, clusters and graded pairs come from a file of one's own (``--data blended=FILE``), which
 ``workbook.training.curation`` helps to make.
@@ -97,6 +99,8 @@ def reversed_order(scale: str, backbone: str) -> Recipe:
 def single_stage(scale: str, backbone: str, in_batch: bool = False) -> Recipe:
     """All tasks from the start, for as many steps as the two stages have together.
 
+    The blend holds less retrieval than the two stages do, so that fewer of its rows are seen.
+
     Source: NV-Embed, section 5.2.1 and table 4.
     """
     steps = retrieval(scale).steps + blended(scale).steps
@@ -122,6 +126,9 @@ def with_labels(scale: str, backbone: str) -> Recipe:
 
 def without_mining(scale: str, backbone: str) -> Recipe:
     """The two stages, the first with in-batch negatives alone.
+
+    That is a hard negative against none, and so fewer candidates too. The paper does not say what its training without
+    mining contrasts with.
 
     Source: NV-Embed, table 4, rows S0 and S1.
     """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DOCUMENTS = ("examples", "labels")
 """What stands for a class as a document: another of its examples, or its label."""
 
-_WINDOW = 20  # candidates that are looked at for each negative wanted
+_WINDOW = 1000  # nearest documents that are looked at
 _SHOWN = 3  # names that a warning gives
 
 
@@ -41,7 +41,8 @@ def mine(
 
     A document that the teacher scores above ``margin`` times the positive's score is left out, since it may well answer
     the query too. So are the query's own text and all its positives, whatever they score. For a query with several
-    positives the least of their scores counts.
+    positives the least of their scores counts; below a negative one the margin is a share of its absolute value. The
+    thousand nearest documents are looked at.
 
     Args:
         pairs: Columns query and positive (strings); a query may have several rows.
@@ -72,7 +73,7 @@ def mine(
         raise InvalidValueError("pairs", "at least one query with a positive", "none")
     documents = list(dict.fromkeys([*corpus, *pairs["positive"]]))
     wanted = Dataset.from_dict({name: list(pairs[name]) for name in ("query", "positive")})
-    rest = "Give a larger corpus or a higher margin, or ask for fewer negatives."
+    rest = "Give a larger corpus, other documents or a higher margin, or ask for fewer negatives."
     if len(documents) <= negatives:
         raise InvalidValueError("corpus", f"more than {negatives} documents", len(documents), rest)
     with _bars(sys.stderr.isatty() if progress is None else progress, teacher):
@@ -82,7 +83,7 @@ def mine(
             corpus=documents,
             relative_margin=1 - margin,
             num_negatives=negatives,
-            range_max=min(len(documents), _WINDOW * negatives),
+            range_max=min(len(documents), max(_WINDOW, 20 * negatives)),
             query_prompt=instruction,
             output_format="n-tuple",
             batch_size=batch_size,
@@ -124,12 +125,12 @@ def from_classes(
     """Classes or clusters as contrastive examples.
 
     Every text is a query. Example-based, its positive is another text of its class, and the negatives are texts of
-    other classes, all drawn at random. Label-based, they are the labels themselves; of k classes there are k - 1
-    negatives at most.
+    other classes, all drawn at random, so that a negative may come twice. Label-based, they are the labels themselves;
+    of k classes there are k - 1 negatives at most.
 
     Args:
         texts: Strings.
-        labels: The class of each.
+        labels: The class of each; what is no string is written as one.
         documents: One of :data:`DOCUMENTS`.
         negatives: Hard negatives a row.
         seed: Of the draws.
@@ -149,8 +150,9 @@ def from_classes(
     _number("negatives", negatives)
     if len(texts) != len(labels):
         raise InvalidValueError("labels", f"one for each of {len(texts)} texts", len(labels))
-    texts, labels = np.asarray(texts, dtype=object), np.asarray(labels, dtype=object)
-    classes, own, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    texts, labels = np.asarray(texts, dtype=object), np.asarray([*map(str, labels)], dtype=object)
+    classes, own = np.unique(labels, return_inverse=True)
+    sizes = np.array([len({*texts[own == one]}) for one in range(len(classes))])  # texts that differ
     if len(classes) < 2:
         raise InvalidValueError("labels", "at least two classes, to have negatives", ", ".join(classes) or "none")
     draw = np.random.default_rng(seed)
@@ -163,7 +165,10 @@ def from_classes(
         _warn(f"{len(single)} classes have a single text and give no query", single)
     places, rows = np.arange(len(texts)), np.flatnonzero(sizes[own] > 1)
     positives = [draw.choice(places[(own == own[row]) & (texts != texts[row])]) for row in rows]
-    outside = [draw.choice(places[own != own[row]], negatives) for row in rows]
+    others = [places[(own != own[row]) & (texts != texts[row])] for row in rows]
+    if not all(map(len, others)):
+        raise InvalidValueError("texts", "a different text in another class, to have negatives", "the same everywhere")
+    outside = [draw.choice(candidates, negatives) for candidates in others]
     return _frame(texts[rows], texts[positives], texts[np.array(outside)])
 
 
@@ -175,7 +180,8 @@ def from_graded(pairs: pd.DataFrame, threshold: float = 4.0) -> pd.DataFrame:
         threshold: Least score, on the grades' own scale of 0 to 5.
 
     Returns:
-        Columns query and positive, without pairs of equal texts; :func:`mine` finds negatives among all texts.
+        Columns query and positive, without pairs of equal texts; :func:`mine` finds negatives among them, and among
+        texts of lower grades where they are given as its corpus.
 
     Raises:
         InvalidValueError: No pair is graded that high.

@@ -92,7 +92,8 @@ def load(
         tokenizer: Makes the chunks of ``mntp``.
         max_length: Tokens of a chunk of ``mntp``; longer rows of the others are cut by the model.
         instructions: Whether to give prompts; the data sets are the same without.
-        limit: Most rows in all. Each data set gets about its share, and is left out when that is a single row.
+        limit: Most rows in all. Each data set gets about its share, and is left out when that is a single row, except
+            in a blend.
         negatives: Most hard negatives of a row, the first of those that it has; all of them if not given.
         blend: Make one data set of all pairs, named ``blend``, whose values are {instruction, text}: a batch then mixes
             tasks. Rows with fewer hard negatives than others repeat theirs.
