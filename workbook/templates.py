@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from .errors import InvalidValueError, UnknownNameError
 
@@ -54,7 +54,8 @@ class Template(BaseModel):
     plain: tuple[Piece, ...]
     joint: bool = True
     mask: Literal["span", "count", "lead"] = "span"
-    words_only: bool = False
+    # Not written where it is false: templates that were saved, and stages kept by content, stay what they were.
+    words_only: bool = Field(default=False, exclude_if=lambda value: not value)
 
     def encode(
         self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], instruction: str | None, max_length: int
