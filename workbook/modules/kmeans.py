@@ -16,7 +16,9 @@ import torch
 from torch.nn.functional import normalize
 
 ROUNDS = 8
-"""Rounds in which the starting centers are drawn; up to this number of clusters it is k-means++ proper."""
+"""Rounds in which the starting centers are drawn."""
+CANDIDATES = 4
+"""Rows drawn for each starting center."""
 
 
 class Rows:
@@ -36,9 +38,10 @@ class Rows:
 
     def chunks(self, ids: torch.Tensor | None = None) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Ids int64 (chunk,) and their rows float32 (chunk, dim), in order; of all rows if no ids are given."""
-        ids = torch.arange(len(self), device=self.matrix.device) if ids is None else ids
-        for part in ids.split(self.chunk):
-            rows = self.matrix[part].float()
+        every = torch.arange(len(self), device=self.matrix.device) if ids is None else ids
+        for begin, part in enumerate(every.split(self.chunk)):
+            of_all = slice(begin * self.chunk, (begin + 1) * self.chunk)
+            rows = self.matrix[of_all if ids is None else part].float()
             yield part, normalize(rows, dim=1) if self.unit else rows
 
     def means(self, owner: torch.Tensor, k: int, touched: torch.Tensor | None = None) -> torch.Tensor:
@@ -79,24 +82,27 @@ class KMeans:
         self._look(torch.arange(self.k, device=self.owner.device))
 
     def draw(self, generator: torch.Generator) -> None:
-        """Begin from rows: some at random, then in rounds more, each with odds by its squared distance to the nearest.
+        """Begin from rows that are far from each other and have other rows near them.
 
-        That is k-means++ with many rows a round. A round leaves every row with its nearest center so far, so that all
-        rounds together cost one look at all centers, which the first iteration would cost anyway.
+        In rounds, rows are drawn with odds by their squared distances to the nearest center so far, more than needed;
+        those are kept that bring most of the other rows nearer, where a row counts for the nearest of the drawn alone.
+        That is k-means++ as scikit-learn has it, greedy, but with many centers a round: as good, at the cost of as many
+        looks at all centers as there are candidates for one. The rounds leave each row with its nearest center.
         """
         drawn = torch.zeros(len(self.rows), dtype=torch.bool)
-        odds = torch.ones(len(self.rows), dtype=torch.float64)
         ends = [self.k * (done + 1) // ROUNDS for done in range(ROUNDS)]
         for begin, end in zip([0, *ends], ends, strict=False):
             if begin == end:
                 continue
-            picked = torch.multinomial(odds.masked_fill(drawn, 0), end - begin, generator=generator)
-            drawn[picked] = True
-            new = torch.arange(begin, end, device=self.owner.device)
-            self.centers[new] = torch.cat([x for _, x in self.rows.chunks(picked.to(self.owner.device))])
-            self._look(new)
-            # Not 0, or rows that agree with a center could leave too few to draw from.
-            odds = self._gaps().double().cpu().clamp(min=1e-12)
+            # Never 0, or rows that agree with a center could leave too few to draw from.
+            odds = self._gaps().double().cpu().clamp(min=1e-12).masked_fill(drawn, 0)
+            count = min(CANDIDATES * (end - begin), int((~drawn).sum()))
+            picked = torch.multinomial(odds, count, generator=generator).to(self.owner.device)
+            candidates = torch.cat([x for _, x in self.rows.chunks(picked)])
+            best = self._gains(candidates).argsort(descending=True, stable=True)[: end - begin]
+            drawn[picked[best].cpu()] = True
+            self.centers[begin:end] = candidates[best]
+            self._look(torch.arange(begin, end, device=self.owner.device))
 
     def run(self, iterations: int) -> int:
         """Move centers to the means of their rows and rows to their nearest centers, until nothing moves.
@@ -153,9 +159,22 @@ class KMeans:
             self.owner[ids] = owner.where(stays, nearest)
             self.best[ids] = best.where(stays, score)
 
+    def _gains(self, candidates: torch.Tensor) -> torch.Tensor:
+        """By how much each candidate would raise the scores of the rows that are nearest to it, float64 (candidates,).
+
+        Before there is any center, by how much they are nearer to it than to 0.
+        """
+        gains = torch.zeros(len(candidates), dtype=torch.float64, device=candidates.device)
+        minus = -candidates.square().sum(dim=1) / 2
+        for ids, rows in self.rows.chunks():
+            score, nearest = torch.addmm(minus, rows, candidates.T).max(dim=1)
+            gain = (score - self.best[ids].nan_to_num(neginf=0.0)).clamp(min=0)
+            gains.index_put_((nearest,), gain.double(), accumulate=True)
+        return gains
+
     def _gaps(self) -> torch.Tensor:
-        """Squared distance of each row to the center it was found nearest to."""
-        return (self._squares - 2 * self.best).clamp(min=0)
+        """Squared distance of each row to the center it was found nearest to; to 0 before there is any."""
+        return (self._squares - 2 * self.best.nan_to_num(neginf=0.0)).clamp(min=0)
 
     def _refill(self) -> None:
         """Give each empty cluster the row that is farthest from its center, of those that don't have one alone."""
