@@ -2,8 +2,8 @@
 
 The paper clusters the rows by k-means, puts the centroids in the place of the head and leaves the input embeddings as
 they are (section 3.2.1). How it begins, how long it runs and whether it scales the rows is not said, nor is the code
-published. Here the rows are scaled to length 1 by default (spherical): the length of a row tells how often its token
-occurs more than what it means. Plain k-means is there beside it.
+published. Here the rows are scaled to length 1 by default (spherical): on SmolLM2's head, with 4000 clusters, 60% of
+the pairs of tokens that differ by case or a leading space then share a cluster, without scaling 50%.
 
 The new head's row is the mean of its tokens' rows as they are, also where they were scaled for clustering. A cluster's
 logit then is the mean of its tokens' logits, on the scale of the model; the length-1 center of the clustering would
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 WEIGHTS, CONFIG = "clusters.safetensors", "config.json"
-ITERATIONS = 20
+ITERATIONS = 10
 CHUNK = 2048
 _VERSION = 1  # counts up when the same arguments come to give other clusters
 
@@ -201,7 +201,7 @@ def cluster_head(
         spherical: Rows scaled to length 1, centers too, nearest by cosine; else nearest by Euclidean distance.
         seed: Of the rows that the clusters start from.
         iterations: At most so many; it ends earlier where no row changes its cluster. On SmolLM2's head the
-            inertia at 20 is 0.04% above that at 50, where hardly a row still moves.
+            inertia after 10 is some 0.15% above that after 50; more candidates at the start weigh more.
         restarts: Clusterings with other starting rows, of which the one of least inertia is kept.
         chunk: Rows in one go: fewer for less memory. But for roundings nothing else changes.
 

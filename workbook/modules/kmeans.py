@@ -17,7 +17,7 @@ from torch.nn.functional import normalize
 
 ROUNDS = 8
 """Rounds in which the starting centers are drawn."""
-CANDIDATES = 4
+CANDIDATES = 3
 """Rows drawn for each starting center."""
 
 
