@@ -107,7 +107,7 @@ def test_every_iteration_against_the_definition(spherical):
 @KINDS
 def test_what_holds_at_the_end(spherical):
     head = noise()
-    found = cluster_head(head, 50, spherical=spherical)
+    found = cluster_head(head, 50, spherical=spherical, iterations=100)
     rows = normalize(head, dim=1) if spherical else head
     centers = torch.stack([rows[found.assignment == cluster].mean(0) for cluster in range(50)])
     centers = normalize(centers, dim=1) if spherical else centers
@@ -162,7 +162,7 @@ def test_restarts_keep_the_best():
         one.run(50)
         inertias.append(float(one.distances().double().square().sum()))
     assert len({*inertias}) > 1
-    assert cluster_head(head, 40, restarts=5).inertia == pytest.approx(min(inertias))
+    assert cluster_head(head, 40, restarts=5, iterations=50).inertia == pytest.approx(min(inertias))
 
 
 def test_more_iterations_are_no_worse():
