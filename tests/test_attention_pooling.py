@@ -13,7 +13,8 @@ from torch.nn.functional import gelu, layer_norm, normalize
 import workbook
 from workbook.errors import DamagedFileError, InvalidValueError, UnknownNameError
 from workbook.modules import Decoder, LatentAttention, SelfAttention
-from workbook.modules.attention_pooling import PUBLISHED, WEIGHTS, from_published
+from workbook.modules.attention_pooling import PUBLISHED, from_published
+from workbook.modules.saving import WEIGHTS
 from workbook.templates import TEMPLATES
 
 KINDS = {

@@ -192,3 +192,12 @@ def test_a_tokenizer_without_bos_writes_none(name):
     [encoded] = TEMPLATES[name].encode(tokenizer, ["hi"], "Find it", 64)
     assert "None" not in tokenizer.decode(encoded.input_ids)
     assert None not in encoded.input_ids
+
+
+def test_a_template_as_data():
+    """What one template alone has does not change how the others are saved."""
+    for name, template in TEMPLATES.items():
+        data = template.model_dump(mode="json")
+        assert data.keys() - {"words_only"} == {"instructed", "plain", "joint", "mask"}
+        assert data.get("words_only", False) is (name == "lens")
+        assert Template.model_validate(data) == template

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from .errors import InvalidValueError, UnknownNameError
 
@@ -45,6 +45,7 @@ class Template(BaseModel):
             of LLM2Vec, pools as many trailing tokens as the text has when tokenized alone; ``lead``, of NV-Embed,
             leaves out as many leading tokens as what is in front of the text has when tokenized alone, and with a
             tokenizer that joins a space to the next word the text's first word.
+        words_only: Refuse a text that spells special tokens and nothing else.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -53,6 +54,8 @@ class Template(BaseModel):
     plain: tuple[Piece, ...]
     joint: bool = True
     mask: Literal["span", "count", "lead"] = "span"
+    # Not written where it is false: templates that were saved, and stages kept by content, stay what they were.
+    words_only: bool = Field(default=False, exclude_if=lambda value: not value)
 
     def encode(
         self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], instruction: str | None, max_length: int
@@ -71,7 +74,8 @@ class Template(BaseModel):
             max_length: In tokens; see ``joint``.
 
         Raises:
-            InvalidValueError: The template's own tokens alone fill ``max_length``.
+            InvalidValueError: The template's own tokens alone fill ``max_length``; or, with ``words_only``, a text of
+                special tokens.
         """
         instruction = (instruction or "").strip()
         pieces = self.instructed if instruction else self.plain
@@ -131,6 +135,13 @@ class Template(BaseModel):
                 [(token, n >= start, of_text) for n, (token, _, of_text) in enumerate(row)]
                 for row, start in zip(segment, starts, strict=True)
             ]
+        if self.words_only:
+            special = set(tokenizer.all_special_ids)
+            for text, row in zip(texts, segment, strict=True):
+                own = {token for token, _, of_text in row if of_text}
+                if own and own <= special:
+                    way_out = "Nothing of it could be pooled: drop it, or strip the markup."
+                    raise InvalidValueError("texts", "words, not special tokens alone", text, way_out)
         pooled = any(piece.pooled for piece in group if "{text}" in piece.string)
         for row in segment:
             if not any(of_text for _, _, of_text in row):
@@ -211,6 +222,15 @@ TEMPLATES: dict[str, Template] = {
             ("{eos}", True),
         ),
         joint=False,
+    ),
+    # LENS, equation 3 and released code. There <instruct>, <query> and <response> are added to the tokenizer, and each
+    # has a new row of embeddings that training must fill. Here they are strings: a tokenizer that knows them reads each
+    # as one token, any other as several, and neither tokenizer nor embeddings change. Who wants them added names a
+    # folder with a backbone and a tokenizer that have them. The text is marked; lexicon pooling goes one to the left.
+    "lens": Template(
+        instructed=_pieces(_BOS, ("<instruct>{instruction}\n<query>", False), ("{text}", True), ("{eos}", False)),
+        plain=_pieces(_BOS, ("{text}", True), ("{eos}", False)),
+        words_only=True,
     ),
 }
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UnknownNameError
 from .attention_pooling import LatentAttention, SelfAttention
 from .decoder import Decoder
+from .lexicon import Lexicon
 from .pooling import POOLINGS as _PLAIN
 from .pooling import Pooling
 
 if TYPE_CHECKING:
     from sentence_transformers.base.modules.module import Module
 
-__all__ = ["POOLINGS", "Decoder", "LatentAttention", "Pooling", "SelfAttention", "make_pooling"]
+__all__ = ["POOLINGS", "Decoder", "LatentAttention", "Lexicon", "Pooling", "SelfAttention", "make_pooling"]
 
 _TRAINED = {"latent_attention": LatentAttention, "self_attention": SelfAttention}
 

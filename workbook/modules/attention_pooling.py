@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
-from sentence_transformers.base.modules.module import Module
 from torch import nn
 from torch.nn.functional import gelu, normalize, scaled_dot_product_attention
 
 from ..errors import DamagedFileError, InvalidValueError, UnknownNameError
-from ..files import verify_checksums, write_checksums, writing
 from .pooling import pool
+from .saving import SavedModule
 
 MLPS = ("geglu", "gelu")
-WEIGHTS = "model.safetensors"
 
 
-class AttentionPooling(Module):
+class AttentionPooling(SavedModule):
     """What the two poolings share: cross-attention and an MLP, each with a norm in front and a residual around it.
 
     With states h and context c: y = h + attention(norm(h), norm(c)), then y + mlp(norm(y)), then the mean over the
@@ -117,44 +113,6 @@ class AttentionPooling(Module):
     def get_embedding_dimension(self) -> int:
         """Width of the vector."""
         return self.embedding_dimension
-
-    def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
-        """Write weights (safetensors) and configuration, with their checksums.
-
-        Raises:
-            OutputError: The folder can't be written.
-        """
-        with writing(Path(output_path)):
-            self.save_config(output_path)
-            save_file(
-                {name: value.contiguous() for name, value in self.state_dict().items()}, Path(output_path, WEIGHTS)
-            )
-            write_checksums(Path(output_path))
-
-    @classmethod
-    def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> AttentionPooling:
-        """Load from a folder or the hub.
-
-        Raises:
-            DamagedFileError: A file does not match its checksum, or the weights are of other names or shapes.
-        """
-        hub = {key: kwargs[key] for key in ("token", "cache_folder", "revision", "local_files_only") if key in kwargs}
-        folder = Path(cls.load_dir_path(model_name_or_path, subfolder=subfolder, **hub))
-        verify_checksums(folder, "Save the model again, or copy it again from its source.")
-        module = cls(**cls.load_config(model_name_or_path, subfolder=subfolder, **hub))
-        module.load_weights(load_file(folder / WEIGHTS), str(folder / WEIGHTS))
-        return module
-
-    def load_weights(self, weights: dict[str, torch.Tensor], source: str) -> None:
-        """Take over weights of the same names and shapes.
-
-        Raises:
-            DamagedFileError: Other names or shapes; ``source`` says where they are from.
-        """
-        try:
-            self.load_state_dict(weights)
-        except RuntimeError as error:
-            raise DamagedFileError(f"{source}: expected the weights of {type(self).__name__}: {error}") from error
 
 
 class LatentAttention(AttentionPooling):

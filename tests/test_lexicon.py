@@ -1,0 +1,419 @@
+"""Lexicon pooling: against the published numbers, by the plain formula, and by what must hold."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from parity import Fixture
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from torch.nn.functional import normalize
+from training_tools import differing, stage, trained, weights, write_data
+
+import workbook
+from workbook import backbones
+from workbook.errors import DamagedFileError, InvalidValueError, OutputError, UnknownNameError
+from workbook.files import write_checksums
+from workbook.modules import Decoder, Lexicon
+from workbook.modules.lexicon import LEXICON_POOLINGS, pooled_positions
+from workbook.modules.projection import max_logits, sum_weights
+from workbook.modules.saving import WEIGHTS
+from workbook.modules.sparse import Entry, decode, sparse, write_index
+from workbook.templates import TEMPLATES
+from workbook.tiny import tiny_tokenizer
+
+TEXTS = ["Basil likes warm soil.", "why do my tomato leaves curl at noon", "a", "naïve café, 3½ limes 😀 終わり"]
+INSTRUCTION = "Find the note that answers"
+SIDES = ("query", "document")
+
+
+def random(*shape, seed=0, dtype=torch.float32):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def lens(pooling="max", head=None, **options):
+    """A tiny chain with a random head of 50 rows."""
+    options = {"attention": "bidirectional", "template": "lens", "dtype": "float32", "device": "cpu"} | options
+    decoder = workbook.build("mean", "tiny-mistral", **options)[0]
+    head = random(50, 32) if head is None else head
+    return SentenceTransformer(modules=[decoder, Lexicon(head, pooling)], device="cpu", similarity_fn_name="cosine")
+
+
+def plain(states, mask, head, pooling):
+    """The formula as it stands in the paper, all logits at once."""
+    pooled = torch.log(1 + torch.relu(states @ head.T)) * mask.unsqueeze(-1)
+    return pooled.sum(dim=1) if pooling == "sum" else pooled.max(dim=1).values
+
+
+def chunked(states, mask, head, pooling, logits):
+    if pooling == "sum":
+        return sum_weights(states, mask, head, logits)
+    return max_logits(states, mask, head, logits)[0].log1p()
+
+
+def batch(seed=1, width=16, dtype=torch.float32):
+    states = random(3, 7, width, seed=seed, dtype=dtype)
+    real = torch.tensor([[1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0], [0, 0, 1, 1, 1, 1, 1]])
+    text = torch.tensor([[0, 0, 1, 1, 1, 1, 0], [0, 1, 1, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1, 0]])
+    return {"token_embeddings": states, "attention_mask": real, "pooling_mask": text}
+
+
+def moved_right(tensor, real):
+    """The rows of a left-padded tensor with their padding on the right."""
+    return torch.stack([row.roll(-int((mask == 0).sum()), dims=0) for row, mask in zip(tensor, real, strict=True)])
+
+
+# The published code
+
+
+def marked_texts(fixture, side):
+    """As the template marks them: from behind the last <query>, or from behind <s>, to in front of </s>."""
+    ids, real = fixture.tensors[f"{side}.input_ids"], fixture.tensors["attention_mask"]
+    mark = fixture.about["query_mark_id"] if side == "query" else 1
+    columns = torch.arange(ids.shape[1])
+    start = torch.where(ids == mark, columns, -1).amax(dim=1, keepdim=True)
+    return (columns > start) & (columns < ids.shape[1] - 1), real
+
+
+@pytest.mark.parametrize("padding", ["left", "right"])
+@pytest.mark.parametrize("side", SIDES)
+def test_parity_with_lens(side, padding):
+    fixture = Fixture("lens_pooling/states")
+    head = load_file(fixture.folder / "extra.safetensors")["cluster_head.weight"]
+    text, real = marked_texts(fixture, side)
+    states, expected = fixture.tensors["token_states"], fixture.expected[f"{side}.pool_mask"]
+    if padding == "right":
+        states, text, expected, real = (moved_right(tensor, real) for tensor in (states, text, expected, real))
+    assert torch.equal(pooled_positions(text, real, "max").long(), expected)
+    features = {"token_embeddings": states, "attention_mask": real, "pooling_mask": text}
+    for pooling in LEXICON_POOLINGS:
+        module = Lexicon(head, pooling)
+        fixture.close(module.weights(features), f"{side}.{pooling}")
+        fixture.close(module(dict(features))["sentence_embedding"], f"{side}.{pooling}_normalised")
+
+
+@pytest.mark.parametrize("padding", ["left", "right"])
+@pytest.mark.parametrize("side", SIDES)
+def test_parity_with_lens_from_text_to_vector(side, padding):
+    """Its tokenizer knows <instruct> and <query>, which the template writes as strings."""
+    fixture = Fixture("lens_pooling/text_end_to_end")
+    backbone = fixture.decoder()
+    backbone.config.sliding_window = None  # the fixture's models run without it
+    decoder = Decoder(backbone, fixture.tokenizer(padding), "bidirectional", "lens")
+    given, expected = fixture.texts[side], {}
+    for name in ("input_ids", "attention_mask", "pool_mask", "token_states"):
+        expected[name] = fixture.expected[f"{side}.{name}"]
+    if padding == "right":
+        real = expected["attention_mask"]
+        expected = {name: moved_right(tensor, real) for name, tensor in expected.items()}
+    with torch.no_grad():
+        features = decoder(decoder.preprocess(given["texts"], prompt=given.get("instruction")))
+    assert features["input_ids"].equal(expected["input_ids"])
+    assert features["attention_mask"].equal(expected["attention_mask"])
+    pooled = pooled_positions(features["pooling_mask"], features["attention_mask"], "max")
+    assert pooled.long().equal(expected["pool_mask"])
+    real = expected["attention_mask"].bool()
+    bounds = fixture.tolerance("token_states")
+    torch.testing.assert_close(features["token_embeddings"][real], expected["token_states"][real], **bounds)
+    head = load_file(fixture.folder / "extra.safetensors")["cluster_head.weight"]
+    for pooling in LEXICON_POOLINGS:
+        module = Lexicon(head, pooling)
+        fixture.close(module.weights(features), f"{side}.{pooling}")
+        fixture.close(module(dict(features))["sentence_embedding"], f"{side}.{pooling}_normalised")
+
+
+# Which positions
+
+
+def test_positions_lie_one_to_the_left_of_the_text():
+    given = batch()
+    text, real = given["pooling_mask"], given["attention_mask"]
+    assert pooled_positions(text, real, "max").int().tolist() == [
+        [0, 1, 1, 1, 1, 0, 0],
+        [1, 1, 0, 0, 0, 0, 0],
+        [0, 0, 0, 1, 1, 0, 0],
+    ]
+    assert pooled_positions(text, real, "last").nonzero().tolist() == [[0, 6], [1, 3], [2, 6]]
+
+
+def test_a_first_token_that_is_all_stands_for_itself():
+    """Without a beginning of text nothing predicts the first token: of one token its own position is pooled."""
+    real = torch.tensor([[1, 1, 1], [0, 1, 1], [1, 1, 0]])
+    text = torch.tensor([[1, 1, 0], [0, 1, 0], [1, 0, 0]])
+    assert pooled_positions(text, real, "max").nonzero().tolist() == [[0, 0], [1, 1], [2, 0]]
+    decoder = Decoder(backbones.load_decoder("tiny-llama"), backbones.load_tokenizer("smollm2-135m"), template="lens")
+    features = decoder.preprocess(["soil"])
+    assert features["pooling_mask"].tolist() == [[1, 0]]
+    assert pooled_positions(features["pooling_mask"], features["attention_mask"], "max").tolist() == [[True, False]]
+
+
+def test_the_template_on_tokenizers_with_and_without_the_marks():
+    """Three tokens where they are known; strings where they are not, and the vocabulary stays as it is."""
+    known = Fixture("lens_pooling/text_end_to_end").tokenizer("left")
+    ids, text = TEMPLATES["lens"].encode(known, ["soil"], "Find", 64)[0]
+    assert known.convert_ids_to_tokens(ids)[:2] == ["<s>", "<instruct>"]
+    assert known.convert_ids_to_tokens(ids[text.index(1) - 1]) == "<query>"
+    assert (ids[-1], text[-1]) == (known.eos_token_id, 0)
+    smol = backbones.load_tokenizer("smollm2-135m")
+    size = len(smol)
+    ids, text = TEMPLATES["lens"].encode(smol, ["soil"], "Find", 64)[0]
+    assert smol.decode(ids) == f"<instruct>Find\n<query>soil{smol.eos_token}"
+    assert smol.decode(ids[text.index(1) - 1]) == ">"
+    assert len(smol) == size
+
+
+@pytest.mark.parametrize("pooling", ["max", "sum"])
+def test_the_instruction_is_not_pooled(pooling):
+    """What its own states are does not matter, but for the last, which predicts the text; padding's don't either."""
+    module, given = Lexicon(random(20, 16), pooling), batch()
+    pooled = pooled_positions(given["pooling_mask"], given["attention_mask"], pooling)
+    states = given["token_embeddings"].masked_fill(~pooled.unsqueeze(-1), float("nan")).requires_grad_()
+    vectors = module(given | {"token_embeddings": states})["sentence_embedding"]
+    torch.testing.assert_close(vectors, module(given)["sentence_embedding"])
+    vectors.sum().backward()
+    assert states.grad.isfinite().all()
+    assert (states.grad[~pooled] == 0).all()
+
+
+# Chunks
+
+
+@pytest.mark.parametrize("logits", [1, 40, 333, 2**22])
+@pytest.mark.parametrize("pooling", ["max", "sum"])
+def test_chunks_equal_the_plain_formula(pooling, logits):
+    """Values and gradients, in chunks of one logit and of all."""
+    mask, head = torch.rand(5, 9, generator=torch.Generator().manual_seed(2)) > 0.4, random(37, 8, seed=3)
+    mask[:, 4] = True
+    made = []
+    for function in (plain, lambda *given: chunked(*given, logits)):
+        states = random(5, 9, 8, seed=4).requires_grad_()
+        weight = function(states, mask, head, pooling)
+        (normalize(weight, dim=1) * random(5, 37, seed=5)).sum().backward()
+        made.append((weight.detach(), states.grad))
+    assert (made[0][1].abs().amax(dim=(1, 2)) > 0.01).all()
+    for expected, got in zip(*made, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["max", "sum"])
+def test_gradients_by_differences(pooling):
+    states = random(2, 4, 3, dtype=torch.float64).requires_grad_()
+    mask = torch.tensor([[True, True, False, True], [False, True, True, False]])
+    head = random(6, 3, seed=7, dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda given: chunked(given, mask, head, pooling, 5), states)
+
+
+def test_the_gradient_of_a_maximum_by_hand():
+    """It reaches the position of the maximum alone, if that is above 0, and the head has none."""
+    head, mask = torch.eye(3).requires_grad_(), torch.ones(1, 2, dtype=torch.bool)
+    states = torch.tensor([[[1.0, 3.0, -1.0], [2.0, 1.0, -2.0]]]).requires_grad_()
+    logits, positions = max_logits(states, mask, head)
+    assert logits.tolist() == [[2.0, 3.0, 0.0]]
+    assert positions[0, :2].tolist() == [1, 0]
+    logits.sum().backward()
+    assert states.grad.tolist() == [[[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]]
+    assert head.grad is None
+
+
+@pytest.mark.parametrize("pooling", LEXICON_POOLINGS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(pooling, dtype):
+    """The product in the states' precision, the rest in float32, with autocast and without."""
+    module, given = Lexicon(random(20, 16), pooling), batch()
+    exact = module(dict(given))["sentence_embedding"]
+    states = given["token_embeddings"].to(dtype).requires_grad_()
+    for autocast in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            half = module(given | {"token_embeddings": states})["sentence_embedding"]
+        assert half.dtype == torch.float32
+        assert (exact * half).sum(dim=1).min() > 0.999
+        half.sum().backward()
+    assert states.grad.dtype == dtype
+    assert states.grad.isfinite().all()
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(module(dict(given))["sentence_embedding"], exact, rtol=0, atol=0)
+    half = module.bfloat16()(given | {"token_embeddings": states})["sentence_embedding"]  # as a model is cast whole
+    assert half.dtype == torch.float32
+    half.sum().backward()
+
+
+def test_contributions_lead_back_to_the_weights():
+    module, given = Lexicon(random(40, 16)), batch()
+    weight, positions = module.weights(given), module.contributions(given)
+    assert positions.dtype == torch.int64
+    states, pooled = given["token_embeddings"], pooled_positions(given["pooling_mask"], given["attention_mask"], "max")
+    assert (positions == -1).equal(weight == 0)
+    assert (positions == -1).any()
+    for text, cluster in (positions >= 0).nonzero().tolist():
+        place = positions[text, cluster]
+        assert pooled[text, place]
+        logit = states[text, place] @ module.head[cluster]
+        torch.testing.assert_close(logit.log1p(), weight[text, cluster], rtol=1e-5, atol=1e-6)
+
+
+# In a chain
+
+
+@pytest.mark.parametrize("pooling", LEXICON_POOLINGS)
+def test_batch_size_order_and_padding_side_change_nothing(pooling):
+    model = lens(pooling)
+    for prompt in (INSTRUCTION, None):
+        expected = model.encode(TEXTS, prompt=prompt)
+        assert expected.shape == (4, 50)
+        assert expected.dtype == np.float32
+        np.testing.assert_allclose(np.linalg.norm(expected, axis=1), 1, rtol=1e-5)
+        close = {"atol": 1e-5, "rtol": 0}
+        np.testing.assert_allclose(model.encode(TEXTS, prompt=prompt, batch_size=1), expected, **close)
+        np.testing.assert_allclose(model.encode(TEXTS[::-1], prompt=prompt, batch_size=2)[::-1], expected, **close)
+        model.tokenizer.padding_side = "left"
+        np.testing.assert_allclose(model.encode(TEXTS, prompt=prompt), expected, **close)
+        model.tokenizer.padding_side = "right"
+
+
+@pytest.mark.parametrize("pooling", LEXICON_POOLINGS)
+def test_saved_and_loaded(pooling, tmp_path):
+    model = lens(pooling)
+    model.save(str(tmp_path))
+    loaded = SentenceTransformer(str(tmp_path), trust_remote_code=True, device="cpu")
+    assert loaded[1].pooling == pooling
+    assert loaded[1].head.equal(model[1].head)
+    assert loaded.get_embedding_dimension() == 50
+    np.testing.assert_allclose(loaded.encode(TEXTS), model.encode(TEXTS), rtol=0, atol=1e-6)
+
+
+def test_a_damaged_head_is_refused(tmp_path):
+    Lexicon(random(5, 4)).save(str(tmp_path))
+    assert Lexicon.load(str(tmp_path)).head.shape == (5, 4)
+    content = bytearray((tmp_path / WEIGHTS).read_bytes())
+    content[-1] ^= 1
+    (tmp_path / WEIGHTS).write_bytes(content)
+    with pytest.raises(DamagedFileError, match=WEIGHTS):
+        Lexicon.load(str(tmp_path))
+    save_file({"tail": torch.ones(2)}, tmp_path / WEIGHTS)
+    write_checksums(tmp_path)
+    with pytest.raises(DamagedFileError, match="expected the weights of Lexicon"):
+        Lexicon.load(str(tmp_path))
+
+
+@pytest.mark.parametrize("adapter", [True, False], ids=["adapters", "whole"])
+def test_the_head_stays_frozen(adapter, tmp_path, monkeypatch):
+    """In a stage that trains adapters and in one that trains everything; the head was made from the embeddings."""
+    monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path / "cache"))
+    decoder = backbones.load_decoder("tiny-llama", dtype="float32")
+    tokenizer = backbones.load_tokenizer("tiny-llama")
+    pooling = Lexicon(decoder.get_input_embeddings().weight)
+    model = SentenceTransformer(modules=[Decoder(decoder, tokenizer, "bidirectional", "lens"), pooling], device="cpu")
+    assert [*pooling.parameters()] == []
+    before = weights(model)
+    changes = {} if adapter else {"adapter": None}
+    trained(stage(write_data(tmp_path), "contrastive", **changes), model=model)
+    changed = differing(before, model)
+    assert changed
+    assert "1.head" in before
+    assert "1.head" not in changed
+    assert adapter or any("embed_tokens" in name for name in changed)
+    assert not model[1].head.requires_grad
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("head", "pooling", "error", "message"),
+    [
+        (torch.ones(3, 4), "mean", UnknownNameError, "Unknown lexicon pooling 'mean'. Expected one of: max, sum, last"),
+        (torch.ones(3), "max", InvalidValueError, r"head: expected a floating tensor \(clusters, dim\).*\(3,\)"),
+        (torch.ones(0, 4), "max", InvalidValueError, r"\(0, 4\)"),
+        (torch.ones(3, 4, dtype=torch.int64), "max", InvalidValueError, "int64"),
+        ([[1.0]], "max", InvalidValueError, "got 'list'"),
+        (torch.tensor([[1.0], [float("nan")]]), "max", InvalidValueError, "others in row 1"),
+    ],
+)
+def test_heads_that_are_none(head, pooling, error, message):
+    with pytest.raises(error, match=message):
+        Lexicon(head, pooling)
+
+
+def test_a_head_of_another_width():
+    with pytest.raises(InvalidValueError, match="head: expected 32 columns, as wide as the token states, got 24"):
+        lens(head=random(50, 24)).encode(TEXTS)
+
+
+@pytest.mark.parametrize("pooling", LEXICON_POOLINGS)
+def test_a_row_of_which_nothing_is_pooled(pooling):
+    given = batch()
+    given["pooling_mask"][1] = 0
+    with pytest.raises(InvalidValueError, match=r"pooling_mask: expected a token of the text in every row.*row 1"):
+        Lexicon(random(5, 16), pooling)(given)
+
+
+@pytest.mark.parametrize("prompt", [None, INSTRUCTION])
+@pytest.mark.parametrize("text", ["</s>", "<s></s>"])
+def test_a_text_of_special_tokens_only(text, prompt):
+    model = lens()
+    with pytest.raises(InvalidValueError, match=f"expected words, not special tokens alone, got '{text}'"):
+        model.encode([*TEXTS, text], prompt=prompt)
+    assert np.isfinite(model.encode([f"{text} and more"], prompt=prompt)).all()
+
+
+@pytest.mark.parametrize("text", ["", " ", "\x00", "word " * 1000])
+def test_odd_texts_have_vectors(text):
+    """An empty one too, as with every template: what its beginning predicts."""
+    vectors = lens(max_length=64).encode([text, "an ordinary text"])
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
+
+
+def test_a_text_of_special_tokens_is_read_by_other_templates():
+    assert TEMPLATES["plain"].encode(tiny_tokenizer(), ["</s>"], None, 8)[0].pooling_mask == [0, 1]
+
+
+# Sparse
+
+
+def test_sparse_and_back_to_words():
+    vectors = np.array([[0.1, 0.0, 0.3, 0.3], [0.0, 0.0, 0.0, 0.0]], dtype=np.float32)
+    expected = [{2: pytest.approx(0.3), 3: pytest.approx(0.3), 0: pytest.approx(0.1)}, {}]
+    assert sparse(vectors, 9) == expected
+    assert sparse(torch.tensor(vectors).bfloat16(), 2)[0].keys() == {2: 0, 3: 0}.keys()
+    words = {0: ["a"], 2: ["cat", "cats"], 3: ["sat"]}
+    [[first], []] = decode(vectors, words, 1)
+    assert first == Entry(2, pytest.approx(0.3), ("cat", "cats"))
+    with pytest.raises(InvalidValueError, match="words: expected those of cluster 3, got '2 clusters'"):
+        decode(vectors, {0: ["a"], 2: ["cat"]}, 3)
+
+
+def test_sparse_products_approach_the_dense(tmp_path):
+    """All weights are kept here: what is left is the rounding."""
+    vectors = lens().encode(TEXTS)
+    write_index(tmp_path / "index.jsonl", "abcd", vectors, 50)
+    rows = [json.loads(line) for line in (tmp_path / "index.jsonl").read_text().splitlines()]
+    assert [row["id"] for row in rows] == [*"abcd"]
+    assert all(type(value) is int and value > 0 for row in rows for value in row["vector"].values())
+    product = sum(value * rows[1]["vector"].get(name, 0) for name, value in rows[0]["vector"].items())
+    assert product / 1000**2 == pytest.approx(float(vectors[0] @ vectors[1]), abs=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda path: sparse([[1.0]], 0), "top: expected a positive whole number, got 0"),
+        (lambda path: sparse([1.0], 1), "vectors"),
+        (lambda path: sparse([["a"]], 1), "vectors"),
+        (lambda path: sparse([[-1.0]], 1), "weights of 0 or more"),
+        (lambda path: sparse([[float("nan")]], 1), "weights of 0 or more"),
+        (lambda path: write_index(path, ["a", "a"], [[1.0], [2.0]], 1), "ids: expected 2 that differ"),
+        (lambda path: write_index(path, ["a"], [[1.0], [2.0]], 1), "ids: expected 2 that differ"),
+        (lambda path: write_index(path, ["a"], [[1.0]], 1, scale=0.5), "scale"),
+    ],
+)
+def test_what_is_no_sparse_vector(call, message, tmp_path):
+    with pytest.raises(InvalidValueError, match=message):
+        call(tmp_path / "index.jsonl")
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_an_index_that_can_not_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="Could not write"):
+        write_index(tmp_path / "file" / "index.jsonl", ["a"], [[1.0]], 1)

@@ -1,0 +1,145 @@
+"""Lexicon pooling: a vector whose every dimension is the weight of a word, or of a cluster of words."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import torch
+from torch.nn.functional import normalize
+
+from ..errors import InvalidValueError, UnknownNameError
+from .projection import max_logits, sum_weights
+from .saving import SavedModule
+
+LEXICON_POOLINGS = ("max", "sum", "last")
+
+
+class Lexicon(SavedModule):
+    """The weight of each row of a head in a text: log(1 + relu(logit)), pooled over positions, scaled to length 1.
+
+    The head's rows stand for words, be they those of the language model's own head or the centroids of clusters of
+    them. It is frozen: a buffer, which no optimizer sees, and a copy, which stays as it is when a decoder trains whose
+    embeddings it came from. Which positions are pooled is said at :func:`pooled_positions`.
+
+    A beginning-of-text token, where the tokenizer adds one, is the position that predicts a text's first token, and so
+    it is pooled where there is no instruction, as published. In an untrained model its state is unlike all others, as
+    is that of the first token where there is none, and may hold the maximum of most clusters:
+    :meth:`contributions` shows it.
+
+    Args:
+        head: Floating (clusters, dim), as wide as the token states.
+        pooling: ``max``, the paper's; ``sum``, over the same positions; or ``last``, the state of the last token.
+
+    Raises:
+        InvalidValueError: A head that is no matrix of finite numbers.
+        UnknownNameError: No such pooling.
+
+    Source: LENS, section 3.2 and table 5; the scaling is that of the released code.
+    """
+
+    config_keys = ("pooling",)
+
+    def __init__(self, head: torch.Tensor, pooling: str = "max"):
+        super().__init__()
+        if pooling not in LEXICON_POOLINGS:
+            raise UnknownNameError("lexicon pooling", pooling, LEXICON_POOLINGS)
+        if not (isinstance(head, torch.Tensor) and head.is_floating_point() and head.dim() == 2 and head.numel()):
+            got = f"{head.dtype} {tuple(head.shape)}" if isinstance(head, torch.Tensor) else type(head).__name__
+            raise InvalidValueError("head", "a floating tensor (clusters, dim)", got)
+        if not (finite := head.isfinite().all(dim=1)).all():
+            raise InvalidValueError("head", "finite numbers", f"others in row {int(finite.int().argmin())}")
+        self.pooling = pooling
+        self.register_buffer("head", head.detach().clone(memory_format=torch.contiguous_format))
+
+    def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """Add ``sentence_embedding``, float32 (batch, clusters), of length 1, to the features.
+
+        A text in which no cluster has a weight stays 0.
+
+        Raises:
+            InvalidValueError: Token states of another width than the head's, or a row of which nothing is pooled.
+        """
+        features["sentence_embedding"] = normalize(self.weights(features), dim=1)
+        return features
+
+    def weights(self, features: dict[str, Any]) -> torch.Tensor:
+        """The weights before they are scaled, float32 (batch, clusters); see ``projection`` for gradients and memory.
+
+        Args:
+            features: ``token_embeddings`` (batch, tokens, dim); ``attention_mask`` and ``pooling_mask``
+                (batch, tokens), the latter 1 at the tokens of the text.
+
+        Raises:
+            InvalidValueError: As :meth:`forward`.
+
+        Source: LENS, equations 1 and 2 and section 3.2.2.
+        """
+        states, mask = self._pooled(features)
+        if self.pooling == "sum":
+            return sum_weights(states, mask, self.head).float()
+        return max_logits(states, mask, self.head)[0].log1p().float()
+
+    @torch.no_grad()
+    def contributions(self, features: dict[str, Any]) -> torch.Tensor:
+        """The position that gave each cluster its largest weight: int64 (batch, clusters), -1 where the weight is 0.
+
+        A position counts columns of the batch; its state predicts the token in the next one. Where several are equal,
+        one of them.
+
+        Args:
+            features: As of :meth:`weights`.
+
+        Raises:
+            InvalidValueError: As :meth:`forward`.
+        """
+        logits, positions = max_logits(*self._pooled(features), self.head)
+        return positions.masked_fill(logits == 0, -1)
+
+    def get_embedding_dimension(self) -> int:
+        """Number of clusters."""
+        return len(self.head)
+
+    def _pooled(self, features: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        states, real = features["token_embeddings"], features["attention_mask"]
+        if states.shape[-1] != self.head.shape[1]:
+            raise InvalidValueError(
+                "head", f"{states.shape[-1]} columns, as wide as the token states", self.head.shape[1],
+                "Make the head from this decoder's own.",
+            )  # fmt: skip
+        mask = pooled_positions(features.get("pooling_mask", real), real, self.pooling)
+        if (empty := (~mask.any(dim=1)).nonzero()).numel():
+            raise InvalidValueError(
+                "pooling_mask", "a token of the text in every row", f"none in row {int(empty[0])}",
+                "Drop the texts that are empty or of special tokens only.",
+            )  # fmt: skip
+        return states, mask
+
+    @classmethod
+    def _unfilled(cls, config: dict[str, Any], weights: dict[str, torch.Tensor]) -> Self:
+        return cls(weights.get("head", torch.zeros(1, 1)), **config)
+
+
+def pooled_positions(text: torch.Tensor, real: torch.Tensor, pooling: str) -> torch.Tensor:
+    """The positions that are pooled: one to the left of each token of the text, which is what their logits predict.
+
+    In ``<s> <instruct> .. <query> t1 .. tn </s>`` these are ``<query>`` to t(n-1), in ``<s> t1 .. tn </s>`` they are
+    ``<s>`` to t(n-1). A first token with nothing in front of it has no such position; where it is all that a text has,
+    its own is taken. ``last`` is the last real position, that of ``</s>``, which predicts nothing.
+
+    Args:
+        text: (batch, tokens), 1 at the tokens of the text; its row is empty where there are none.
+        real: (batch, tokens), 1 at all tokens but padding, on either side.
+        pooling: One of :data:`LEXICON_POOLINGS`.
+
+    Returns:
+        Bool (batch, tokens).
+
+    Source: LENS, section 3.2.2; which tokens, and ``last``, by the released code.
+    """
+    text, real = text.bool(), real.bool()
+    if pooling == "last":
+        order = real.cumsum(dim=1)
+        return real & (order == order[:, -1:]) & text.any(dim=1, keepdim=True)
+    left = text.roll(-1, dims=1) & real
+    left[:, -1] = False
+    return left | (text & ~left.any(dim=1, keepdim=True))

@@ -1,0 +1,137 @@
+"""Token states against the rows of a head, pooled over positions, without ever holding all logits.
+
+A head as large as a vocabulary makes a logit for each of its rows at every position: 32 texts of 512 tokens and 49152
+rows are 3 GiB in float32, and as much again for every step of the formula that a gradient needs. So the products are
+made for some rows of the head and some texts at a time, and the backward pass does without them: max pooling keeps
+where each maximum lay, sum pooling makes them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+LOGITS = 2**22
+"""Logits that are held at a time, 16 MiB in float32."""
+_ROWS = 1024  # of the head at a time, where they fit: narrower products are slower
+
+
+def max_logits(
+    states: torch.Tensor, mask: torch.Tensor, head: torch.Tensor, logits: int = LOGITS
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The largest logit of each row of the head over the positions of a text, 0 where none is above, and where it is.
+
+    The gradient goes to the states at those positions alone, as through ``torch.max``: where two positions are equal to
+    the last bit, to the one that ``torch.max`` returns, which it leaves open. The head has none. In half precision the
+    product has the states' dtype, as under autocast (its sums are float32 inside), and all that follows is float32.
+
+    Args:
+        states: (batch, tokens, dim), any floating dtype.
+        mask: Bool (batch, tokens), true at the positions to pool; what lies at the others may be anything.
+        head: (rows, dim); cast to the states' dtype a chunk at a time.
+        logits: How many to hold at a time.
+
+    Returns:
+        The logits, (batch, rows), float32 (float64 for states of it), and the positions, int64 of the same shape, which
+        mean nothing where the logit is 0.
+    """
+    states, columns = _packed(states, mask)
+    largest, order = _Max.apply(states, head, logits)
+    return largest.relu(), columns.gather(1, order)
+
+
+def sum_weights(
+    states: torch.Tensor, mask: torch.Tensor, head: torch.Tensor, logits: int = LOGITS
+) -> torch.Tensor:  # fmt: skip
+    """log(1 + relu(logit)) of each row of the head, summed over the positions of a text.
+
+    Arguments, dtypes and gradient as of :func:`max_logits`; returns (batch, rows).
+    """
+    return _Sum.apply(_packed(states, mask)[0], head, logits)
+
+
+def _packed(states: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The states to pool moved to the left, with 0 behind them, and the columns that they come from.
+
+    A state of 0 has logits of 0, which count for nothing after the relu: no mask is needed any more.
+    """
+    columns = mask.int().argsort(dim=1, descending=True, stable=True)[:, : int(mask.sum(dim=1).max())]
+    rows = torch.arange(len(mask), device=mask.device).unsqueeze(1)
+    return torch.where(mask[rows, columns].unsqueeze(-1), states[rows, columns], 0), columns
+
+
+def _chunks(states: torch.Tensor, head: torch.Tensor, logits: int) -> Iterator[tuple[slice, slice, torch.Tensor]]:
+    """Some texts, some rows of the head, and these rows in the states' dtype."""
+    batch, tokens, _ = states.shape
+    texts = min(batch, max(1, logits // (tokens * min(len(head), _ROWS))))
+    width = max(1, logits // (tokens * texts))
+    for start in range(0, len(head), width):
+        part = head[start : start + width].to(states.dtype)
+        for first in range(0, batch, texts):
+            yield slice(first, first + texts), slice(start, start + width), part
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype is torch.float64 else torch.float32
+
+
+class _Max(Function):
+    """Largest logit over all positions, and which."""
+
+    @staticmethod
+    def forward(ctx: Any, states: torch.Tensor, head: torch.Tensor, logits: int) -> tuple[torch.Tensor, torch.Tensor]:
+        shape = len(states), len(head)
+        largest = states.new_empty(shape, dtype=_wide(states.dtype))
+        order = states.new_empty(shape, dtype=torch.int64)
+        with torch.autocast(states.device.type, enabled=False):
+            for texts, rows, part in _chunks(states, head, logits):
+                found = (states[texts] @ part.T).max(dim=1)
+                largest[texts, rows], order[texts, rows] = found.values, found.indices
+        ctx.save_for_backward(head, order)
+        ctx.states = states.shape, states.dtype
+        ctx.mark_non_differentiable(order)
+        return largest, order
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        head, order = ctx.saved_tensors
+        (batch, tokens, dim), dtype = ctx.states
+        # As a product with a matrix that has one entry for every maximum, at the position it came from.
+        texts, rows = gradient.nonzero(as_tuple=True)
+        places = torch.stack([texts * tokens + order[texts, rows], rows])
+        size = batch * tokens, len(head)
+        with torch.autocast(gradient.device.type, enabled=False):
+            matrix = torch.sparse_coo_tensor(places, gradient[texts, rows], size, check_invariants=False)
+            received = torch.sparse.mm(matrix, head.to(gradient.dtype))
+        return received.view(batch, tokens, dim).to(dtype), None, None
+
+
+class _Sum(Function):
+    """Sum of log(1 + relu(logit)) over all positions."""
+
+    @staticmethod
+    def forward(ctx: Any, states: torch.Tensor, head: torch.Tensor, logits: int) -> torch.Tensor:
+        total = states.new_empty(len(states), len(head), dtype=_wide(states.dtype))
+        with torch.autocast(states.device.type, enabled=False):
+            for texts, rows, part in _chunks(states, head, logits):
+                total[texts, rows] = (states[texts] @ part.T).relu_().to(total.dtype).log1p_().sum(dim=1)
+        ctx.save_for_backward(states, head)
+        ctx.logits = logits
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        states, head = ctx.saved_tensors
+        received = torch.zeros_like(states, dtype=gradient.dtype)
+        with torch.autocast(states.device.type, enabled=False):
+            for texts, rows, part in _chunks(states, head, ctx.logits):
+                made = (states[texts] @ part.T).to(gradient.dtype)
+                slope = torch.where(made > 0, gradient[texts, rows].unsqueeze(1) / (1 + made), 0)
+                received[texts] += slope.to(states.dtype) @ part
+        return received.to(states.dtype), None, None

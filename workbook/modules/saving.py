@@ -1,0 +1,63 @@
+"""Saving and loading modules that have weights of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers.base.modules.module import Module
+
+from ..errors import DamagedFileError
+from ..files import verify_checksums, write_checksums, writing
+
+WEIGHTS = "model.safetensors"
+
+
+class SavedModule(Module):
+    """A module whose weights lie beside its configuration, each with a checksum."""
+
+    def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
+        """Write weights (safetensors) and configuration, with their checksums.
+
+        Raises:
+            OutputError: The folder can't be written.
+        """
+        with writing(Path(output_path)):
+            self.save_config(output_path)
+            save_file(
+                {name: value.contiguous() for name, value in self.state_dict().items()}, Path(output_path, WEIGHTS)
+            )
+            write_checksums(Path(output_path))
+
+    @classmethod
+    def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> Self:
+        """Load from a folder or the hub.
+
+        Raises:
+            DamagedFileError: A file does not match its checksum, or the weights are of other names or shapes.
+        """
+        hub = {key: kwargs[key] for key in ("token", "cache_folder", "revision", "local_files_only") if key in kwargs}
+        folder = Path(cls.load_dir_path(model_name_or_path, subfolder=subfolder, **hub))
+        verify_checksums(folder, "Save the model again, or copy it again from its source.")
+        weights = load_file(folder / WEIGHTS)
+        module = cls._unfilled(cls.load_config(model_name_or_path, subfolder=subfolder, **hub), weights)
+        module.load_weights(weights, str(folder / WEIGHTS))
+        return module
+
+    @classmethod
+    def _unfilled(cls, config: dict[str, Any], weights: dict[str, torch.Tensor]) -> Self:
+        """The module that the weights are for; they tell the sizes that the configuration does not hold."""
+        return cls(**config)
+
+    def load_weights(self, weights: dict[str, torch.Tensor], source: str) -> None:
+        """Take over weights of the same names and shapes.
+
+        Raises:
+            DamagedFileError: Other names or shapes; ``source`` says where they are from.
+        """
+        try:
+            self.load_state_dict(weights)
+        except RuntimeError as error:
+            raise DamagedFileError(f"{source}: expected the weights of {type(self).__name__}: {error}") from error

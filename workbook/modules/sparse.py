@@ -1,0 +1,110 @@
+"""Lexicon vectors as sparse ones: the largest weights of each, as words, and as a file for an inverted index."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import InvalidValueError
+from ..files import atomic_file
+
+
+class Entry(NamedTuple):
+    """One weight of a vector, and the words of its cluster."""
+
+    cluster: int
+    weight: float
+    words: tuple[str, ...]
+
+
+def sparse(vectors: Any, top: int) -> list[dict[int, float]]:
+    """The largest weights of each vector by cluster, largest first; weights of 0 are left out.
+
+    Args:
+        vectors: (texts, clusters), an array or a tensor, no number below 0.
+        top: How many at most; of equal weights, the one of the lower cluster comes first.
+
+    Raises:
+        InvalidValueError: ``vectors`` of another shape or with other numbers, or a ``top`` below 1.
+
+    Example:
+        >>> sparse([[0.0, 0.5, 0.25, 0.5]], top=2)
+        [{1: 0.5, 3: 0.5}]
+    """
+    if type(top) is not int or top < 1:
+        raise InvalidValueError("top", "a positive whole number", top)
+    rows = np.asarray(vectors.detach().cpu().float() if hasattr(vectors, "detach") else vectors)
+    if rows.ndim != 2 or rows.dtype.kind not in "fiu":
+        raise InvalidValueError("vectors", "numbers (texts, clusters)", f"{rows.dtype} {rows.shape}")
+    if not (rows >= 0).all():  # false for what is no number, too
+        raise InvalidValueError("vectors", "weights of 0 or more", "others", "Are they from a lexicon model?")
+    found = []
+    for row in rows:
+        clusters = row.nonzero()[0]
+        clusters = clusters[np.argsort(-row[clusters], kind="stable")[:top]]
+        found.append(dict(zip(clusters.tolist(), row[clusters].tolist(), strict=True)))
+    return found
+
+
+def decode(vectors: Any, words: Mapping[int, Sequence[str]] | Sequence[Sequence[str]], top: int) -> list[list[Entry]]:
+    """The largest weights of each vector with the words that their clusters hold, largest first.
+
+    Args:
+        vectors: As of :func:`sparse`.
+        words: Of each cluster.
+        top: As of :func:`sparse`.
+
+    Raises:
+        InvalidValueError: As :func:`sparse`, or a cluster without words.
+
+    Source: LENS, table 3.
+
+    Example:
+        >>> decode([[0.0, 0.5, 0.25]], [["a", "an"], ["cat", "cats"], ["sat"]], top=1)
+        [[Entry(cluster=1, weight=0.5, words=('cat', 'cats'))]]
+    """
+    decoded = []
+    for weights in sparse(vectors, top):
+        entries = []
+        for cluster, weight in weights.items():
+            try:
+                entries.append(Entry(cluster, weight, tuple(words[cluster])))
+            except (KeyError, IndexError):
+                raise InvalidValueError("words", f"those of cluster {cluster}", f"{len(words)} clusters") from None
+        decoded.append(entries)
+    return decoded
+
+
+def write_index(path: str | PathLike[str], ids: Iterable[str], vectors: Any, top: int, *, scale: int = 1000) -> None:
+    """Write one JSON object a line: ``{"id": .., "contents": "", "vector": {cluster: weight}}``.
+
+    That is what Anserini and Pyserini index as a ``JsonVectorCollection``, with ``--impact --pretokenized``. They take
+    whole numbers, so that weights, which are below 1 in a vector of length 1, are multiplied and rounded; what becomes
+    0 is left out. A query's and a document's product is then their cosine times ``scale`` squared, but for the rounding
+    and for what ``top`` cuts.
+
+    Args:
+        path: Of the file; it appears whole or not at all.
+        ids: One a vector, all different.
+        vectors: As of :func:`sparse`.
+        top: As of :func:`sparse`.
+        scale: Whole numbers to the unit.
+
+    Raises:
+        InvalidValueError: As :func:`sparse`; ids that repeat, or too few or too many; or a ``scale`` below 1.
+        OutputError: The file can't be written.
+    """
+    if type(scale) is not int or scale < 1:
+        raise InvalidValueError("scale", "a positive whole number", scale)
+    weights, ids = sparse(vectors, top), [*ids]
+    if len(ids) != len(weights) or len({*ids}) != len(ids):
+        raise InvalidValueError("ids", f"{len(weights)} that differ", f"{len(ids)}, {len({*ids})} of them different")
+    with atomic_file(Path(path)) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        for id_, row in zip(ids, weights, strict=True):
+            vector = {str(cluster): whole for cluster, weight in row.items() if (whole := round(weight * scale))}
+            file.write(json.dumps({"id": id_, "contents": "", "vector": vector}, ensure_ascii=False) + "\n")
