@@ -116,6 +116,7 @@ def test_a_chat_template_changes_nothing():
     expected = model.encode(TEXTS)
     model.tokenizer.chat_template = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
     close(model.encode(TEXTS), expected, atol=0)
+    assert build("mean", "causal", "tiny-llama").tokenizer.chat_template is None  # and reaches no other model
 
 
 @pytest.mark.parametrize("method", workbook.METHODS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from copy import deepcopy
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -244,7 +245,8 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a backbone, with a padding token (EOS where the backbone has none of its own)."""
     from transformers import AutoTokenizer
 
-    tokenizer = tiny_tokenizer() if name in TINY else AutoTokenizer.from_pretrained(resolve(name))
+    # Of the tiny one a copy, as any other name gives: what is set on one model's must not reach the next.
+    tokenizer = deepcopy(tiny_tokenizer()) if name in TINY else AutoTokenizer.from_pretrained(resolve(name))
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
