@@ -61,22 +61,25 @@ def in_turns(
     return times, (ours * theirs).sum(axis=1).min()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def begun(description: str | None) -> tuple[list[str], int, int]:
+    """Texts, their tokens and the number of repeats that the command line asks for; the machine is printed."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--texts", type=int, default=600)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     logging.disable_progress_bar()
-
-    texts, tokens = documents(options.texts)
     print(f"this machine suggests {backbones.capability()}")
+    return *documents(options.texts), options.repeats
 
+
+def main() -> None:
+    texts, tokens, repeats = begun(__doc__)
     for dtype in ("bfloat16", "float32"):
         models = {
             "workbook": workbook.build("mean", attention="bidirectional", dtype=dtype),
             "plain sentence-transformers": plain(dtype),
         }
-        times, agreement = in_turns(models, texts, options.repeats)
+        times, agreement = in_turns(models, texts, repeats)
         for name, measured in times.items():
             print(f"{dtype:<9} {name:<28} {tokens / statistics.median(measured):7.0f} tokens/s")
         print(f"{dtype:<9} smallest cosine between the two: {agreement:.4f}")

@@ -11,30 +11,20 @@ one batch. The block begins as plain mean pooling: the vectors agree.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 
-from encode import documents, in_turns
-from transformers.utils import logging
+from encode import begun, in_turns
 
 import workbook
-from workbook import backbones
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--texts", type=int, default=600)
-    parser.add_argument("--repeats", type=int, default=3)
-    options = parser.parse_args()
-    logging.disable_progress_bar()
-
-    texts, tokens = documents(options.texts)
-    print(f"this machine suggests {backbones.capability()}")
+    texts, tokens, repeats = begun(__doc__)
     mean = workbook.build("mean", attention="bidirectional")
     latent = workbook.build("mean", mean, attention="bidirectional", pooling="latent_attention")
     models = {"mean": mean, "latent attention": latent}
     in_turns(models, texts[:8], 1)
-    times, agreement = in_turns(models, texts, options.repeats)
+    times, agreement = in_turns(models, texts, repeats)
     medians = {name: statistics.median(measured) for name, measured in times.items()}
     for name, median in medians.items():
         print(f"{name:<17} {median:7.2f} s {tokens / median:7.0f} tokens/s")

@@ -19,13 +19,18 @@ _PAPER = {
     "adapter": ALL_LINEAR.model_copy(update={"dropout": 0.1}),
     "gradient_checkpointing": True,
 }
-_CPU = {"steps": 10, "batch_size": 16, "negatives": 1, "max_length": 40, "learning_rate": 1e-3, "warmup_steps": 1}
-_GPU = {"steps": 200, "batch_size": 64, "negatives": 7, "max_length": 128, "warmup_steps": 20}
 
 SIZES = {
     "quick": {"steps": 4, "batch_size": 8, "negatives": 1, "max_length": 40, "learning_rate": 1e-3, "warmup_steps": 1},
-    "cpu": _CPU,
-    "gpu": _GPU | {"learning_rate": 3e-4},
+    "cpu": {"steps": 10, "batch_size": 16, "negatives": 1, "max_length": 40, "learning_rate": 1e-3, "warmup_steps": 1},
+    "gpu": {
+        "steps": 200,
+        "batch_size": 64,
+        "negatives": 7,
+        "max_length": 128,
+        "learning_rate": 3e-4,
+        "warmup_steps": 20,
+    },
     "paper": _PAPER | {"steps": 20_000, "learning_rate": 2e-5},
 }
 """Sizes of the first stage by scale; those of ``paper`` are of table 11 and appendix C.
