@@ -30,10 +30,10 @@ def chain(backbone="tiny-llama", **options):
     return workbook.build("mean", backbone, dtype="float32", device="cpu", **options)
 
 
-def check(fixture, loss, columns, prefix, names):
+def check(fixture, loss, columns, prefix, names, labels=None):
     """Value and gradients of a loss over given vectors."""
     columns = [column.clone().requires_grad_() for column in columns]
-    value = loss([{"sentence_embedding": column} for column in columns])
+    value = loss([{"sentence_embedding": column} for column in columns], labels)
     value.backward()
     fixture.close(value.detach().view(1), f"{prefix}loss", kind="loss")
     return dict(zip(names, (column.grad for column in columns), strict=True))
@@ -83,6 +83,41 @@ def test_parity_with_lens(temperature, negatives, in_batch):
     assert_relative(gradients["query"], fixture.expected[f"{prefix}grad.query"], 1e-4)
     passages = torch.stack([gradients[place] for place in range(4)], dim=1).flatten(0, 1)
     fixture.close(passages, f"{prefix}grad.passage", kind="gradients")
+
+
+@pytest.mark.parametrize("cached", [None, 1, 2])
+@pytest.mark.parametrize("temperature", [0.02, 0.1])
+def test_parity_with_the_distillation_of_lens(temperature, cached):
+    fixture = Fixture("contrastive/lens")
+    query, passage = fixture.tensors["query"], fixture.tensors["passage"]
+    prefix = f"temperature_{temperature}.in_batch_distill."
+    columns = [query, *(passage[place::4] for place in range(4))]
+    loss = Contrastive(given(), temperature, mini_batch_size=cached)
+    gradients = check(fixture, loss, columns, prefix, ["query", 0, 1, 2, 3], fixture.tensors["teacher_scores"])
+    assert_relative(gradients["query"], fixture.expected[f"{prefix}grad.query"], 1e-4)
+    passages = torch.stack([gradients[place] for place in range(4)], dim=1).flatten(0, 1)
+    fixture.close(passages, f"{prefix}grad.passage", kind="gradients")
+
+
+@pytest.mark.parametrize("in_batch", [True, False])
+def test_distillation_is_added_with_and_without_in_batch_negatives(in_batch):
+    fixture = Fixture("contrastive/lens")
+    columns = [fixture.tensors["query"], *(fixture.tensors["passage"][place::4] for place in range(4))]
+    loss, scores = Contrastive(given(), 0.1, in_batch=in_batch), fixture.tensors["teacher_scores"]
+    features = [{"sentence_embedding": column} for column in columns]
+    added = loss(features, scores) - loss(features)
+    fixture.close(added.view(1), "temperature_0.1.distill_term.loss", kind="loss")
+    # A teacher that agrees with the model leaves nothing but its own entropy.
+    own = torch.stack([torch.cosine_similarity(columns[0], column) for column in columns[1:]], dim=1) / 0.1
+    entropy = -(own.softmax(1) * own.log_softmax(1)).sum(1).mean()
+    torch.testing.assert_close(loss(features, own) - loss(features), entropy)
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 5), (2, 4)])
+def test_scores_that_do_not_fit_the_batch(shape):
+    features = [{"sentence_embedding": torch.randn(3, 8)} for _ in range(5)]
+    with pytest.raises(InvalidValueError, match=r"labels: expected a teacher's scores \(3, 4\), got"):
+        Contrastive(given())(features, torch.zeros(shape))
 
 
 def test_without_in_batch_negatives_a_row_does_not_see_the_others():

@@ -417,3 +417,72 @@ def test_an_index_that_can_not_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="Could not write"):
         write_index(tmp_path / "file" / "index.jsonl", ["a"], [[1.0]], 1)
+
+
+# Built by name
+
+
+def test_built_by_name_from_the_head_of_its_backbone():
+    from workbook.modules.clusters import clusters_of
+
+    model = workbook.build("lens", "tiny-llama", device="cpu")
+    made = clusters_of("tiny-llama", len(tiny_tokenizer()) // 8)  # smaller than the paper's vocabulary
+    assert model[1].head.equal(made.centroids)
+    assert model[1].clusters.equal(made.assignment)
+    assert model.encode(TEXTS, prompt=INSTRUCTION).shape == (4, len(made))
+    assert workbook.build("lens", "tiny-llama", pooling_options={"clusters": 20})[1].head.shape == (20, 32)
+
+
+def test_the_vocabulary_as_it_is():
+    options = {"clusters": "vocabulary", "pooling": "sum"}
+    model = workbook.build("lens", "tiny-qwen2", pooling_options=options, device="cpu")
+    assert model[1].pooling == "sum"
+    assert model[1].head.equal(backbones.load_head("tiny-qwen2").weight)
+    assert model[1].clusters.tolist() == [*range(len(tiny_tokenizer()))]
+    assert model[1].words(tiny_tokenizer())[tiny_tokenizer().convert_tokens_to_ids("a")] == ["a"]
+
+
+def test_clusters_of_ones_own(tmp_path):
+    from workbook.modules.clusters import cluster_head
+
+    made = cluster_head(backbones.load_head("tiny-llama").weight, 7, seed=5)
+    made.save(tmp_path / "clusters")
+    options = {"clusters": str(tmp_path / "clusters")}
+    model = workbook.build("lens", "tiny-llama", pooling_options=options, device="cpu")
+    assert model[1].head.equal(made.centroids)
+    for cluster, words in enumerate(model[1].words(tiny_tokenizer())):
+        assert sorted(words) == sorted(made.words(tiny_tokenizer(), cluster))
+    with pytest.raises(InvalidValueError, match="head: expected the one the clusters were made from"):
+        workbook.build("lens", "tiny-qwen2", pooling_options=options)
+
+
+@pytest.mark.parametrize("k", [0, 1, 260, 10**6])
+def test_an_impossible_number_of_clusters(k):
+    with pytest.raises(InvalidValueError, match="k: expected a number of clusters from 2 to the vocabulary, 259"):
+        workbook.build("lens", "tiny-llama", pooling_options={"clusters": k})
+
+
+def test_an_unknown_option_of_the_lexicon():
+    with pytest.raises(UnknownNameError, match=r"option of lexicon pooling.*pooling, clusters, spherical"):
+        workbook.build("lens", "tiny-llama", pooling_options={"k": 20})
+
+
+def test_a_decoder_that_is_shared_brings_the_head_of_its_backbone():
+    mean = workbook.build("mean", "tiny-llama", attention="bidirectional", device="cpu")
+    shared = workbook.build("lens", mean)
+    assert shared[0].decoder is mean[0].decoder
+    assert shared[1].head.equal(workbook.build("lens", "tiny-llama")[1].head)
+
+
+def test_a_map_that_does_not_fit():
+    head = random(5, 8)
+    for clusters, message in (
+        (torch.tensor([0, 5]), "rows of the head, 0 to 4, got '0 to 5'"),
+        (torch.tensor([-1, 2]), "rows of the head, 0 to 4"),
+        (torch.tensor([0.0, 1.0]), "an int64 tensor"),
+        (torch.zeros(0, dtype=torch.int64), "an int64 tensor"),
+    ):
+        with pytest.raises(InvalidValueError, match=message):
+            Lexicon(head, clusters=clusters)
+    with pytest.raises(InvalidValueError, match="tokenizer: expected that of 2 clustered tokens, got '259 tokens'"):
+        Lexicon(head, clusters=torch.tensor([0, 4])).words(tiny_tokenizer())

@@ -14,7 +14,11 @@ from workbook.scale import SCALES
 from workbook.training.data import SOURCES
 from workbook.training.prepare import objective
 
-NAMES = {"llm2vec": ["mntp", "simcse", "contrastive"], "nv-embed": ["retrieval", "blended"]}
+NAMES = {
+    "llm2vec": ["mntp", "simcse", "contrastive"],
+    "nv-embed": ["retrieval", "blended"],
+    "lens": ["distilled"],
+}
 """Stages of the methods that are not trained by the shared supervised stage alone."""
 
 ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -116,7 +120,7 @@ def test_nv_embed_as_published():
     """Table 11 and appendix C; sections 3.2 and 3.3."""
     chain, (first, second) = METHODS["nv-embed"].chain, recipe("nv-embed", "paper", "any").stages
     assert (chain.pooling, chain.attention, chain.template) == ("latent_attention", "bidirectional", "nv-embed")
-    pooling = make_pooling(chain.pooling, 4, **chain.pooling_options)
+    pooling = make_pooling(chain.pooling, 4, "any", **chain.pooling_options)
     assert (pooling.latents, pooling.heads, pooling.head_dimension, pooling.mlp) == (512, 8, 4, "geglu")
     assert (first.steps, second.steps) == (20_000, 18_000)
     assert (first.learning_rate, second.learning_rate) == (2e-5, 1.5e-5)
@@ -128,6 +132,17 @@ def test_nv_embed_as_published():
         assert (stage.weight_decay, stage.decay_steps) == (0.03, None)  # linear, to 0 at the last step
         assert stage.gradient_checkpointing
     assert first.accumulation == 1  # micro-batches would have fewer negatives
+
+
+def test_lens_as_published():
+    """Section 4.1; the dropout of the released code."""
+    chain, (stage,) = METHODS["lens"].chain, recipe("lens", "paper", "any").stages
+    assert (chain.pooling, chain.attention, chain.template) == ("lexicon", "bidirectional", "lens")
+    assert (stage.learning_rate, stage.batch_size, stage.negatives, stage.max_length) == (1e-4, 512, 7, 512)
+    assert (stage.adapter.rank, stage.adapter.alpha, stage.adapter.dropout) == (32, 64, 0.1)
+    assert (stage.options["temperature"], stage.teacher) == (0.02, "BAAI/bge-reranker-large")
+    assert stage.options.get("in_batch", True)
+    assert not stage.blend  # a batch comes from one data set
 
 
 @pytest.mark.parametrize("scale", SCALES)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import UnknownNameError
 from ..training.recipe import Recipe
-from . import llm2vec, nv_embed
+from . import lens, llm2vec, nv_embed
 from .chain import Chain
 from .stages import contrastive
 
@@ -39,6 +39,7 @@ METHODS: dict[str, Method] = {
     "echo": Method(Chain(pooling="mean", template="echo"), _supervised),
     "llm2vec": Method(llm2vec.CHAIN, llm2vec.recipe),
     "nv-embed": Method(nv_embed.CHAIN, nv_embed.recipe),
+    "lens": Method(lens.CHAIN, lens.recipe),
 }
 
 

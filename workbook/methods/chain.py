@@ -77,7 +77,8 @@ class Chain:
         )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            pooling = make_pooling(chain.pooling, module.get_embedding_dimension(), **chain.pooling_options)
+            width, name = module.get_embedding_dimension(), decoder.config.name_or_path
+            pooling = make_pooling(chain.pooling, width, name, **chain.pooling_options)
         modules = [module, pooling.to(decoder.device)]
         return SentenceTransformer(modules=modules, device=str(decoder.device), similarity_fn_name="cosine")
 

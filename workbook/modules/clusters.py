@@ -87,7 +87,7 @@ class Clusters:
         Raises:
             InvalidValueError: No such cluster.
         """
-        return [_text(tokenizer, token) for token in self.members(cluster).tolist()]
+        return [token_text(tokenizer, token) for token in self.members(cluster).tolist()]
 
     def report(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
         """What the clusters are like, in numbers.
@@ -304,7 +304,7 @@ def variants(tokenizer: PreTrainedTokenizerBase, vocabulary: int) -> pd.DataFram
     rows = []
     special = set(tokenizer.all_special_ids)
     for token in range(min(vocabulary, len(tokenizer))):
-        text = _text(tokenizer, token)
+        text = token_text(tokenizer, token)
         bare = text.removeprefix(" ")
         if token not in special and bare and "\N{REPLACEMENT CHARACTER}" not in text:
             rows.append((token, bare.lower(), bare, text != bare))
@@ -320,7 +320,7 @@ def variants(tokenizer: PreTrainedTokenizerBase, vocabulary: int) -> pd.DataFram
     ).reset_index(drop=True)
 
 
-def _text(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
+def token_text(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
     """A token as text with its leading space, which some tokenizers leave out at the start of a text."""
     text = tokenizer.decode([token])
     piece = tokenizer.convert_ids_to_tokens(token) or ""

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch.nn.functional import normalize
 
+from ..backbones import load_config, load_head
 from ..errors import InvalidValueError, UnknownNameError
+from .clusters import Clusters, clusters_of, token_text
 from .projection import max_logits, sum_weights
 from .saving import SavedModule
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 LEXICON_POOLINGS = ("max", "sum", "last")
 
@@ -29,9 +35,11 @@ class Lexicon(SavedModule):
     Args:
         head: Floating (clusters, dim), as wide as the token states.
         pooling: ``max``, the paper's; ``sum``, over the same positions; or ``last``, the state of the last token.
+        clusters: int64 (vocabulary,), the row that stands for each token; each has its own if not given. It is kept
+            with the head, and says what a weight means: see :meth:`words`.
 
     Raises:
-        InvalidValueError: A head that is no matrix of finite numbers.
+        InvalidValueError: A head that is no matrix of finite numbers, or clusters that are not its rows.
         UnknownNameError: No such pooling.
 
     Source: LENS, section 3.2 and table 5; the scaling is that of the released code.
@@ -39,7 +47,7 @@ class Lexicon(SavedModule):
 
     config_keys = ("pooling",)
 
-    def __init__(self, head: torch.Tensor, pooling: str = "max"):
+    def __init__(self, head: torch.Tensor, pooling: str = "max", clusters: torch.Tensor | None = None):
         super().__init__()
         if pooling not in LEXICON_POOLINGS:
             raise UnknownNameError("lexicon pooling", pooling, LEXICON_POOLINGS)
@@ -48,8 +56,16 @@ class Lexicon(SavedModule):
             raise InvalidValueError("head", "a floating tensor (clusters, dim)", got)
         if not (finite := head.isfinite().all(dim=1)).all():
             raise InvalidValueError("head", "finite numbers", f"others in row {int(finite.int().argmin())}")
+        clusters = torch.arange(len(head)) if clusters is None else clusters
+        if clusters.dtype is not torch.int64 or clusters.dim() != 1 or not len(clusters):
+            got = f"{clusters.dtype} {tuple(clusters.shape)}"
+            raise InvalidValueError("clusters", "an int64 tensor (vocabulary,)", got)
+        if not 0 <= int(clusters.min()) <= int(clusters.max()) < len(head):
+            got = f"{int(clusters.min())} to {int(clusters.max())}"
+            raise InvalidValueError("clusters", f"rows of the head, 0 to {len(head) - 1}", got)
         self.pooling = pooling
         self.register_buffer("head", head.detach().clone(memory_format=torch.contiguous_format))
+        self.register_buffer("clusters", clusters.clone())
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Add ``sentence_embedding``, float32 (batch, clusters), of length 1, to the features.
@@ -95,6 +111,20 @@ class Lexicon(SavedModule):
         logits, positions = max_logits(*self._pooled(features), self.head)
         return positions.masked_fill(logits == 0, -1)
 
+    def words(self, tokenizer: PreTrainedTokenizerBase) -> list[list[str]]:
+        """The tokens of each cluster as text, leading spaces kept, in the order of their ids.
+
+        Raises:
+            InvalidValueError: The tokenizer has tokens that the clusters do not know.
+        """
+        if len(tokenizer) > len(self.clusters):
+            got = f"{len(tokenizer)} tokens"
+            raise InvalidValueError("tokenizer", f"that of {len(self.clusters)} clustered tokens", got)
+        found: list[list[str]] = [[] for _ in self.head]
+        for token, cluster in enumerate(self.clusters.tolist()):
+            found[cluster].append(token_text(tokenizer, token))
+        return found
+
     def get_embedding_dimension(self) -> int:
         """Number of clusters."""
         return len(self.head)
@@ -116,7 +146,39 @@ class Lexicon(SavedModule):
 
     @classmethod
     def _unfilled(cls, config: dict[str, Any], weights: dict[str, torch.Tensor]) -> Self:
-        return cls(weights.get("head", torch.zeros(1, 1)), **config)
+        return cls(weights.get("head", torch.zeros(1, 1)), clusters=weights.get("clusters"), **config)
+
+
+def lexicon_of(
+    backbone: str, *, pooling: str = "max", clusters: int | str | None = None, spherical: bool = True
+) -> Lexicon:
+    """Lexicon pooling over the language-model head of a backbone.
+
+    Args:
+        backbone: See :func:`~workbook.backbones.resolve`.
+        pooling: One of :data:`LEXICON_POOLINGS`.
+        clusters: How many clusters the head is made into; ``"vocabulary"`` for the head as it is; or the folder of
+            :class:`~.clusters.Clusters` made from it. If not given, 4000 as in LENS-4000, or an eighth of a vocabulary
+            that is smaller than the paper's 32,000 tokens.
+        spherical: See :func:`~.clusters.cluster_head`; of no matter where nothing is clustered.
+
+    Raises:
+        ModelNotFoundError: No such backbone, or one without its language-model head.
+        UnknownNameError: No such pooling.
+        InvalidValueError: An impossible number of clusters, or clusters of another head.
+        MissingDataError, DamagedFileError: No clusters in the folder.
+
+    Source: LENS, sections 3.2.1 and 4.1.
+    """
+    if clusters == "vocabulary":
+        return Lexicon(load_head(backbone).weight, pooling)
+    if isinstance(clusters, str | Path):
+        made = Clusters.load(clusters)
+        made.check(load_head(backbone).weight)
+    else:
+        k = min(4000, load_config(backbone).vocab_size // 8) if clusters is None else clusters
+        made = clusters_of(backbone, k, spherical=spherical)
+    return Lexicon(made.centroids, pooling, made.assignment)
 
 
 def pooled_positions(text: torch.Tensor, real: torch.Tensor, pooling: str) -> torch.Tensor:

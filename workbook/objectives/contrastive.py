@@ -34,6 +34,9 @@ class Contrastive(nn.Module):
     cross-entropy of cosine / temperature, from queries to documents only. Instructions are prompts of the columns, and
     no business of the loss.
 
+    Where the data brings a teacher's scores as labels, the cross-entropy from the teacher's softmax over a query's own
+    candidates to the model's is added with weight 1: distillation.
+
     A text that is twice in a batch is a false negative of its own pair. The loss says so once, with the rows, and
     counts it, as the published code does; ``BatchSamplers.NO_DUPLICATES`` keeps such texts apart.
 
@@ -52,7 +55,8 @@ class Contrastive(nn.Module):
             in-batch negatives.
 
     Source: LLM2Vec, section 5.1 and appendix G.2 (the default temperature is that of the released code); GradCache
-    after Gao et al. (2021). Own negatives alone: NV-Embed, section 3.3; LENS, section 4.1.
+    after Gao et al. (2021). Own negatives alone: NV-Embed, section 3.3; LENS, section 4.1, as is distillation, whose
+    computation is that of the released code.
     """
 
     _passes = 1  # of each column through the model
@@ -80,9 +84,9 @@ class Contrastive(nn.Module):
         self.in_batch = in_batch
         options = {"scale": 1 / temperature, "gather_across_devices": gather_across_devices}
         if mini_batch_size is None:
-            self.loss = MultipleNegativesRankingLoss(model, **options)
+            self.loss = _Plain(model, **options)
         else:
-            self.loss = CachedMultipleNegativesRankingLoss(model, mini_batch_size=mini_batch_size, **options)
+            self.loss = _Cached(model, mini_batch_size=mini_batch_size, **options)
         self._told = False
 
     def forward(
@@ -92,17 +96,24 @@ class Contrastive(nn.Module):
 
         Args:
             sentence_features: Per column what ``model.preprocess`` gives.
-            labels: Not used; row i of the positives belongs to row i of the queries.
+            labels: A teacher's scores, floating (rows, columns - 1): of each query with its positive and its hard
+                negatives, in the order of the columns, on the scale of logits. None to learn without a teacher. Row i
+                of the positives belongs to row i of the queries in any case.
 
         Raises:
-            InvalidValueError: Too few columns, or a batch that holds no negative.
+            InvalidValueError: Too few columns, a batch that holds no negative, or scores of another shape.
         """
         given = list(sentence_features)
         devices = torch.distributed.get_world_size() if self.loss.gather_across_devices and _distributed() else 1
         self.check_batch(devices * (_rows(given[0]) if given else 0), len(given))
         columns = [dict(features) for features in given for _ in range(self._passes)]
+        if labels is not None and labels.shape != (shape := (_rows(columns[0]), len(columns) - 1)):
+            raise InvalidValueError("labels", f"a teacher's scores {shape}", tuple(labels.shape))
         if not self.in_batch:
-            return self._own_candidates(columns)
+            vectors = [self.model(features)["sentence_embedding"] for features in columns]
+            scores = _own_scores(vectors, self.temperature)
+            own = cross_entropy(scores, scores.new_zeros(len(scores), dtype=torch.long))
+            return own + distillation(scores, labels)
         self._tell_twins(columns)
         return self.loss(columns, labels)
 
@@ -130,11 +141,6 @@ class Contrastive(nn.Module):
                 "(dataloader_drop_last=True).",
             )  # fmt: skip
 
-    def _own_candidates(self, columns: list[dict[str, torch.Tensor]]) -> torch.Tensor:
-        query, *documents = (normalize(self.model(features)["sentence_embedding"], dim=-1) for features in columns)
-        scores = torch.einsum("bd,cbd->bc", query, torch.stack(documents)) / self.temperature
-        return cross_entropy(scores, scores.new_zeros(len(scores), dtype=torch.long))
-
     def _tell_twins(self, columns: list[dict[str, torch.Tensor]]) -> None:
         if not self._told and (twins := _twins(columns[1])):
             self._told = True
@@ -148,6 +154,47 @@ class Contrastive(nn.Module):
     def get_config_dict(self) -> dict[str, Any]:
         """What the model card says of the loss."""
         return {"temperature": self.temperature, "in_batch": self.in_batch, **self.loss.get_config_dict()}
+
+
+class _Plain(MultipleNegativesRankingLoss):
+    """The library's, with distillation."""
+
+    def compute_loss_from_embeddings(self, embeddings: list[torch.Tensor], labels: torch.Tensor | None) -> torch.Tensor:
+        loss = super().compute_loss_from_embeddings(embeddings, labels)
+        return loss + distillation(_own_scores(embeddings, self.temperature), labels)
+
+
+class _Cached(CachedMultipleNegativesRankingLoss):
+    """The library's with GradCache, with distillation."""
+
+    def calculate_loss(
+        self, reps: list[list[torch.Tensor]], labels: torch.Tensor | None = None, *, with_backward: bool = False
+    ) -> torch.Tensor:
+        loss = super().calculate_loss(reps, labels, with_backward=with_backward)
+        if labels is None:
+            return loss
+        taught = distillation(_own_scores([torch.cat(column) for column in reps], 1 / self.scale), labels)
+        if with_backward:
+            taught.backward()
+        return loss + taught.detach() if with_backward else loss + taught
+
+
+def distillation(scores: torch.Tensor, teacher: torch.Tensor | None) -> torch.Tensor | float:
+    """Cross-entropy from a teacher's distribution over a query's candidates to the model's, mean over the queries.
+
+    Args:
+        scores: (queries, candidates), the model's, divided by its temperature.
+        teacher: Scores of the same shape, on the scale of logits; None for no teacher, and a loss of 0.
+
+    Source: LENS, section 4.1 (there a KL divergence, which differs by the teacher's entropy, a constant).
+    """
+    return 0.0 if teacher is None else cross_entropy(scores, teacher.to(scores).softmax(dim=-1))
+
+
+def _own_scores(vectors: list[torch.Tensor], temperature: float) -> torch.Tensor:
+    """Cosine / temperature of each query with its own candidates, (queries, candidates)."""
+    query, *documents = (normalize(column, dim=-1) for column in vectors)
+    return torch.einsum("bd,cbd->bc", query, torch.stack(documents)) / temperature
 
 
 class SimCSE(Contrastive):

@@ -13,7 +13,7 @@ from accelerate import PartialState
 from torch import nn
 
 from .. import backbones
-from ..errors import UnknownNameError
+from ..errors import InvalidValueError, UnknownNameError
 from ..objectives import OBJECTIVES, set_attention_dropout
 
 if TYPE_CHECKING:
@@ -120,7 +120,8 @@ def check(model: SentenceTransformer, stage: Stage, data: TrainingData, rows: in
 
     Raises:
         UnknownNameError: An adapter for a layer that the decoder has not, or an option's value that does not exist.
-        InvalidValueError: An option out of its range, a batch that holds no negative, or an instruction without room.
+        InvalidValueError: An option out of its range, a batch that holds no negative, an instruction without room, or
+            nothing that a teacher could score.
         AttentionError: Dropout that the decoder does not apply.
     """
     module = model[0]
@@ -134,6 +135,10 @@ def check(model: SentenceTransformer, stage: Stage, data: TrainingData, rows: in
         loss = objective(stage)(model, lambda _: nn.Linear(decoder.config.hidden_size, 1, bias=False, device="meta"))
     finally:
         set_attention_dropout(decoder, 0.0)
+    if stage.teacher and (stage.objective != "contrastive" or any(d.num_columns < 3 for d in data.datasets.values())):
+        got = f"{stage.objective} on {', '.join(map(str, data.datasets))}, some without hard negatives"
+        got = stage.objective if stage.objective != "contrastive" else got
+        raise InvalidValueError("teacher", "a contrastive stage whose data has hard negatives to score", got)
     if stage.objective == "mntp":  # its chunks are laid out by no template
         return
     for dataset in data.datasets.values():

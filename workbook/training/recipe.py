@@ -52,6 +52,8 @@ class Stage(BaseModel):
         limit: Rows of it that are used; all of them if not given.
         negatives: Hard negatives of a row that are used, of those that it has; all of them if not given.
         blend: Mix tasks within a batch, each row with its own instructions; else a batch comes from one data set.
+        teacher: Scores each query with its own positive and hard negatives, and the objective learns from its scores
+            too; see :class:`~.teacher.Teacher`. Contrastive stages only.
         steps: Updates of the weights.
         batch_size: Rows an update, over all devices and accumulated micro-batches. Batches, and the negatives that they
             hold, are the same on any number of devices.
@@ -78,6 +80,7 @@ class Stage(BaseModel):
     limit: PositiveInt | None = None
     negatives: NonNegativeInt | None = None
     blend: bool = False
+    teacher: str | None = None
     steps: PositiveInt
     batch_size: PositiveInt
     accumulation: PositiveInt = 1

@@ -17,7 +17,6 @@ import filelock
 import torch
 from accelerate import PartialState
 from sentence_transformers import SentenceTransformerTrainingArguments
-from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 from sentence_transformers.sentence_transformer.training_args import BatchSamplers, MultiDatasetBatchSamplers
 from transformers import PrinterCallback
 
@@ -27,6 +26,7 @@ from ..files import CHECKSUMS, atomic_folder, cache_path, verify_checksums, writ
 from . import data as training_data
 from .prepare import check, objective, prepared
 from .progress import Progress
+from .teacher import TaughtCollator, Teacher
 from .trainer import WEIGHTS, Every, StageTrainer, last_checkpoint, load_weights, save_weights, trainable
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class StageRun:
         self.save_every = save_every or max(min(5, stage.steps), stage.steps // 10)
         with _named(stage):
             self.objective = objective(stage)
+            self.teacher = Teacher(stage.teacher, model.device) if stage.teacher else None
             self.data = load_data(stage, model[0].tokenizer)
             self.rows = _micro_batch(stage, self.data)
             check(model, stage, self.data, self.rows)
@@ -167,7 +168,7 @@ class StageRun:
             args=arguments,
             train_dataset=self.data.datasets,
             loss=loss,
-            data_collator=SentenceTransformerDataCollator(self.model[0].preprocess, prompts=self.data.prompts),
+            data_collator=TaughtCollator(self.model[0].preprocess, prompts=self.data.prompts, teacher=self.teacher),
         )
         trainer.remove_callback(PrinterCallback)
         if self.watch:

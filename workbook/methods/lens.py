@@ -1,0 +1,55 @@
+"""LENS: the decoder's vocabulary in clusters, and a vector that says how much of each a text is about."""
+
+from __future__ import annotations
+
+from ..scale import get_scale
+from ..training.recipe import Recipe, Stage
+from .chain import Chain
+from .stages import ALL_LINEAR
+
+CHAIN = Chain(pooling="lexicon", attention="bidirectional", template="lens")
+
+SIZES = {
+    "quick": {"steps": 4, "batch_size": 8, "negatives": 1, "max_length": 48, "learning_rate": 1e-3, "warmup_steps": 1},
+    "cpu": {"steps": 10, "batch_size": 16, "negatives": 1, "max_length": 40, "learning_rate": 1e-3, "warmup_steps": 1},
+    "gpu": {
+        "steps": 300,
+        "batch_size": 64,
+        "negatives": 7,
+        "max_length": 128,
+        "learning_rate": 3e-4,
+        "warmup_steps": 30,
+    },
+    "paper": {
+        "data": "e5",
+        "steps": 3_000,
+        "batch_size": 512,
+        "negatives": 7,
+        "max_length": 512,
+        "learning_rate": 1e-4,
+        "warmup_steps": 100,
+        "adapter": ALL_LINEAR.model_copy(update={"rank": 32, "alpha": 64, "dropout": 0.1}),
+        "gradient_checkpointing": True,
+        "teacher": "BAAI/bge-reranker-large",
+    },
+}
+"""Sizes by scale; those of ``paper`` are of section 4.1, the dropout of the adapters that of the released code.
+
+Other than there: the training data of bge-en-icl are public but not read here. ``paper`` takes the public portion of
+E5's, which holds most of its retrieval sets with one hard negative each, for about one epoch; its classes, clusters and
+graded pairs, in batches of 256 whose rows see only their own negatives, are left out. The warmup is not said.
+"""
+
+
+def recipe(scale: str, backbone: str) -> Recipe:
+    """One stage: InfoNCE over in-batch and hard negatives, each batch from one data set, and a teacher's scores.
+
+    Raises:
+        UnknownNameError: No such scale.
+
+    Source: LENS, sections 3.2.3 and 4.1.
+    """
+    name = get_scale(scale).name
+    options = {"temperature": 0.02} | ({"mini_batch_size": 16} if name in ("gpu", "paper") else {})
+    sizes = {"data": "docs-mined", "teacher": "minilm"} | SIZES[name]
+    return Recipe(stages=(Stage(name="distilled", objective="contrastive", options=options, **sizes),))

@@ -1,0 +1,85 @@
+"""A teacher: scores of queries with documents, which a contrastive stage learns from beside its own labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from sentence_transformers import CrossEncoder
+from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
+
+from .. import backbones
+from ..errors import InvalidValueError
+
+_COSINES = 20  # what contrastive encoders such as MiniLM multiply their cosines by when they are trained
+
+
+class Teacher:
+    """A trained model that scores queries with documents, on the scale of logits.
+
+    Args:
+        name: A reranker, whose logits are the scores, such as the paper's ``BAAI/bge-reranker-large``; or an encoder,
+            such as ``minilm``, whose cosines times 20 are. A name, a folder or a Hugging Face id.
+        device: Where it is placed.
+
+    Raises:
+        UnknownNameError, ModelNotFoundError, DamagedFileError: As :func:`~workbook.backbones.resolve`.
+        InvalidValueError: A classifier of several classes.
+
+    Source: LENS, section 4.1.
+    """
+
+    def __init__(self, name: str, device: torch.device | str = "cpu"):
+        folder = str(backbones.resolve(name))
+        config = backbones.load_config(name)
+        self.model: Any
+        self.reranker = any(kind.endswith("ForSequenceClassification") for kind in config.architectures or ())
+        if not self.reranker:
+            self.model = backbones.load_encoder(folder, device=str(device))
+            return
+        if config.num_labels != 1:
+            raise InvalidValueError("teacher", "a reranker, of one score", f"{config.num_labels} classes in {name}")
+        self.model = CrossEncoder(folder, device=str(device), activation_fn=torch.nn.Identity())
+
+    @torch.no_grad()
+    def scores(self, queries: Sequence[str], documents: Sequence[Sequence[str]]) -> torch.Tensor:
+        """Score each query with its own documents.
+
+        Args:
+            queries: Strings, without instructions.
+            documents: For each query as many strings as for every other.
+
+        Returns:
+            float32 (queries, documents), on the CPU.
+        """
+        rows, flat = len(queries), [text for row in documents for text in row]
+        if self.reranker:
+            pairs = [(query, text) for query, row in zip(queries, documents, strict=True) for text in row]
+            found = self.model.predict(pairs, show_progress_bar=False, convert_to_tensor=True)
+            return found.float().cpu().view(rows, -1)
+        texts = list(dict.fromkeys([*queries, *flat]))
+        options = {"normalize_embeddings": True, "show_progress_bar": False, "convert_to_tensor": True}
+        made = dict(zip(texts, self.model.encode(texts, **options).float().cpu(), strict=True))
+        vectors = torch.stack([made[text] for text in flat]).view(rows, -1, len(made[texts[0]]))
+        return _COSINES * torch.einsum("qd,qnd->qn", torch.stack([made[query] for query in queries]), vectors)
+
+
+@dataclass
+class TaughtCollator(SentenceTransformerDataCollator):
+    """Adds a teacher's scores to each batch as its labels: only what is trained on is ever scored."""
+
+    teacher: Teacher | None = None
+
+    def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
+        """The batch of some rows: query, positive, hard negatives."""
+        batch = super().__call__(features)
+        if self.teacher is not None:
+            rows = [[_text(value) for name, value in row.items() if name != "dataset_name"] for row in features]
+            batch["label"] = self.teacher.scores([query for query, *_ in rows], [documents for _, *documents in rows])
+        return batch
+
+
+def _text(value: str | dict[str, str]) -> str:
+    return value["text"] if isinstance(value, dict) else value  # in a blend each brings its instruction
