@@ -206,7 +206,7 @@ def test_published_numbers_stand_once_and_say_their_table(table):
     numbers = [column for column in ("score", "hours") if column in frame]
     rows = frame.drop(columns=numbers) if table == "echo_untrained" else frame.drop(columns=[*numbers, "source"])
     assert not rows.duplicated().any()  # Echo's check was run by two groups, whom only the source tells apart
-    paper = "NV-Embed" if table.startswith("nv_embed") else "LLM2Vec"
+    paper = {"nv": "NV-Embed", "lens": "LENS"}.get(table.split("_")[0], "LLM2Vec")
     assert frame["source"].str.match(rf"{paper}, (table \d|appendix E\.1)").all()
     assert frame[numbers].gt(0).all(axis=None)
 
@@ -283,13 +283,13 @@ def test_published_hours_are_of_the_same_models():
     assert (hours["echo"] > 1.3 * hours["llm2vec"]).all()
 
 
-def columns_of(frame: pd.DataFrame, *keys: str) -> tuple[pd.DataFrame, pd.Series]:
+def columns_of(frame: pd.DataFrame, *keys: str, total: int = 56) -> tuple[pd.DataFrame, pd.Series]:
     """A column of the paper's table a row: its scores, and the mean of its types weighted by number of tasks."""
     scores = frame.pivot(index=list(keys), columns="task_type", values="score")
     tasks = frame.drop_duplicates("task_type").set_index("task_type")["tasks"]
     types = tasks.drop("average")
-    assert tasks["average"] == types.sum() == 56
-    return scores, (scores[types.index] * types).sum(axis=1) / 56
+    assert tasks["average"] == types.sum() == total
+    return scores, (scores[types.index] * types).sum(axis=1) / total
 
 
 # Both sides are rounded to two digits in the paper, so a gap of 0.01 is none. Printed average less that of the types.
@@ -390,6 +390,68 @@ def test_published_labels_and_examples_are_sixteen_tasks_of_mteb():
     assert clustering.mean().to_dict() == pytest.approx(recipes[["labels", "examples"]].to_dict(), abs=0.01)
 
 
+def test_published_models_beside_lens_have_their_own_papers_numbers():
+    frame = authored.published("lens_mteb")
+    assert len(frame) == 15 * 8
+    assert frame.groupby("data")["model"].nunique().to_dict() == {"non-public": 8, "public": 7}
+    assert frame.groupby("model")["dimensions"].nunique().eq(1).all()
+    scores, means = columns_of(frame, "model")
+    gaps = scores["average"] - means
+    named = {"BGE-en-ICL": 0.014, "E5-mistral-7b-instruct": -0.010}
+    assert gaps[gaps.abs() > 0.01].to_dict() == pytest.approx(named, abs=0.0005)
+    recipes, _ = columns_of(authored.published("nv_embed_training"), "recipe")
+    assert scores.loc["NV-Embed-v1"].equals(recipes.loc["v1"])
+    assert scores.loc["NV-Embed-v2"].equals(recipes.loc["two-stage"])
+    mistral = authored.published("llm2vec_mteb").query("benchmark == 'MTEB' and model == 'Mistral-7B'")
+    mistral, _ = columns_of(mistral, "training", "attention")
+    assert scores.loc["LLM2Vec-Mistral-supervised"].equals(mistral.loc["mntp+supervised", "bidirectional"])
+
+
+def test_published_scores_of_lens_are_those_that_the_text_speaks_of_but_for_one_count():
+    frame = authored.published("lens_mteb")
+    scores, _ = columns_of(frame, "model")
+    public = frame[frame["data"] == "public"]["model"].unique()
+    assert scores.loc[public, "average"].idxmax() == "LENS-8000"
+    assert list(scores["average"].nlargest(2).index) == ["NV-Embed-v2", "LENS-8000"]
+    # Section 4.2 says that six of seven types are above BGE-en-ICL's.
+    types = scores.drop(columns="average")
+    below = types.loc["LENS-8000"] < types.loc["BGE-en-ICL"]
+    assert list(below.index[below]) == ["Classification", "Summarization"]
+    domains = authored.published("lens_air_bench").rename(columns={"domain": "task_type"})
+    assert len(domains) == 10 * 9
+    scores, means = columns_of(domains, "model", total=8)
+    assert scores["average"].to_dict() == pytest.approx(means.to_dict(), abs=0.01)
+    assert list(scores["average"].nlargest(3).index) == ["BGE-en-ICL", "LENS-8000", "NV-Embed-v2"]
+
+
+def test_published_lexicon_poolings_rank_as_the_text_says_without_the_mask_only():
+    frame = authored.published("lens_attention_pooling")
+    assert len(frame) == 6 * 8
+    scores, means = columns_of(frame, "pooling", "attention", total=7)
+    assert scores["average"].to_dict() == pytest.approx(means.to_dict(), abs=0.01)
+    averages = scores["average"].unstack("attention")
+    assert (averages["bidirectional"] > averages["causal"]).all()
+    assert averages.idxmax().to_dict() == {"bidirectional": "max", "causal": "last"}
+    last = scores.drop(columns="average").loc["last"]
+    below = last.loc["bidirectional"] < last.loc["causal"]
+    assert list(below.index[below]) == ["Classification", "PairClassification", "Reranking", "STS"]
+
+
+def test_published_hybrid_is_above_both_on_twelve_of_fifteen_tasks():
+    frame = authored.published("lens_hybrid")
+    assert len(frame) == 4 * 16
+    scores = frame.pivot(index="task", columns="model", values="score")
+    tasks = scores.drop("average")
+    assert set(tasks.index) <= {task.metadata.name for task in mteb.get_tasks(exclude_superseded=False)}
+    assert tasks.mean().to_dict() == pytest.approx(scores.loc["average"].to_dict(), abs=0.01)
+    above = tasks["LENS + BGE"] > tasks[["LENS-8000", "BGE-en-ICL"]].max(axis=1)
+    assert above.sum() == 12
+    # The averages of single models are those of table 1.
+    single = scores.loc["average"].drop("LENS + BGE")
+    retrieval = authored.published("lens_mteb").query("task_type == 'Retrieval'").set_index("model")["score"]
+    assert retrieval[single.index].to_dict() == single.to_dict()
+
+
 # Errors
 
 
@@ -414,6 +476,11 @@ def test_an_unknown_published_table_is_named_with_those_there_are(table):
         ("nv_embed_training", ",Summarization,", ",Summary,", "task_type to be one of .*, got 'Summary'"),
         ("nv_embed_training", ",documents,", ",labels,", "part to be one of stages, documents, data, v1, got 'labels'"),
         ("nv_embed_labels", ",labels,", ",classes,", "documents to be one of labels, examples, got 'classes'"),
+        ("lens_mteb", ",4096,", ",wide,", "numbers as dimensions and tasks and score, got"),
+        ("lens_mteb", ",non-public,", ",private,", "data to be one of non-public, public, got 'private'"),
+        ("lens_air_bench", ",arxiv,", ",papers,", "domain to be one of wiki, .*, got 'papers'"),
+        ("lens_attention_pooling", ",last,", ",last-token,", "pooling to be one of last, sum, max, got 'last-token'"),
+        ("lens_hybrid", ",63.00,", ",best,", "numbers as score, got"),
     ],
 )
 def test_a_damaged_published_table_is_refused(monkeypatch, tmp_path, table, right, wrong, message):

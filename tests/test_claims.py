@@ -245,8 +245,41 @@ def test_nv_embed_numbers_are_those_of_the_published_tables():
     assert seen == {*QUOTED_POOLINGS, *QUOTED_RECIPES}
 
 
-@pytest.mark.parametrize("entry", NV_EMBED, ids=lambda entry: entry.id)
-def test_nv_embed_rules_hold_on_the_papers_own_numbers_of_every_model(entry):
+QUOTED_LENS = {
+    f"{pooling}_{attention}": ("lens_attention_pooling", "LENS-8000", attention, pooling, "average")
+    for pooling in authored.LEXICON_POOLING
+    for attention in authored.ATTENTION
+} | {
+    "lexicon": ("lens_mteb", "LENS-8000", "average"),
+    "dense": ("lens_mteb", "BGE-en-ICL", "average"),
+    "hybrid_retrieval": ("lens_hybrid", "LENS + BGE", "average"),
+    "lexicon_retrieval": ("lens_hybrid", "LENS-8000", "average"),
+    "dense_retrieval": ("lens_hybrid", "BGE-en-ICL", "average"),
+}
+LENS_KEYS = {
+    "lens_attention_pooling": ["model", "attention", "pooling", "task_type"],
+    "lens_mteb": ["model", "task_type"],
+    "lens_hybrid": ["model", "task"],
+}
+LENS = [entry for entry in claims.load().values() if entry.paper == "LENS" and entry.published]
+
+
+def test_lens_numbers_are_those_of_the_published_tables():
+    tables = {table: authored.published(table).set_index(keys)["score"] for table, keys in LENS_KEYS.items()}
+    seen = set()
+    for entry in LENS:
+        assert set(entry.published) == {"LENS-8000"}
+        numbers = entry.published["LENS-8000"]
+        assert set(numbers) == set(entry.names()), entry.id
+        for name, number in numbers.items():
+            table, *key = QUOTED_LENS[name]
+            assert number == tables[table][tuple(key)], (entry.id, name)
+            seen.add(name)
+    assert seen == set(QUOTED_LENS)
+
+
+@pytest.mark.parametrize("entry", NV_EMBED + LENS, ids=lambda entry: entry.id)
+def test_rules_hold_on_the_papers_own_numbers_of_every_model(entry):
     verdicts = {model: judge(entry, numbers, scale="paper").verdict for model, numbers in entry.published.items()}
     assert set(verdicts.values()) == {"reproduced"}, verdicts
 

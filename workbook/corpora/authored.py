@@ -25,6 +25,10 @@ PUBLISHED = {
     "nv_embed_pooling": ("model", "stage", "pooling", "attention", "task_type", "tasks", "score", "source"),
     "nv_embed_training": ("recipe", "part", "task_type", "tasks", "score", "source"),
     "nv_embed_labels": ("task", "documents", "score", "source"),
+    "lens_mteb": ("model", "dimensions", "data", "task_type", "tasks", "score", "source"),
+    "lens_air_bench": ("model", "dimensions", "domain", "tasks", "score", "source"),
+    "lens_attention_pooling": ("model", "attention", "pooling", "task_type", "tasks", "score", "source"),
+    "lens_hybrid": ("model", "task", "score", "source"),
 }
 """The published tables that are kept, one file each, and their columns."""
 
@@ -34,6 +38,7 @@ SIDES = ("query", "document", "both")
 ATTENTION = ("causal", "bidirectional")
 TRAINING = ("none", "mntp", "simcse", "mntp+simcse", "supervised", "mntp+supervised", "mntp+simcse+supervised")
 POOLING = ("mean", "weighted-mean", "last-token", "second-copy", "latent-attention", "self-attention")
+LEXICON_POOLING = ("last", "sum", "max")
 WORD_TASKS = ("chunk", "ner", "pos")
 METHODS = ("llm2vec", "echo")
 TASK_TYPES = (
@@ -48,6 +53,8 @@ TASK_TYPES = (
 )
 STAGES = ("1", "2")
 DOCUMENTS = ("labels", "examples")
+DATA = ("non-public", "public")
+DOMAINS = ("wiki", "web", "news", "healthcare", "law", "finance", "arxiv", "msmarco", "average")
 RECIPES = {
     "stages": ("single-stage-in-batch", "single-stage", "two-stage", "reversed"),
     "documents": DOCUMENTS,
@@ -64,8 +71,11 @@ _CHOICES = {
     "part": tuple(RECIPES),
     "recipe": tuple(recipe for recipes in RECIPES.values() for recipe in recipes),
     "documents": DOCUMENTS,
+    "data": DATA,
+    "domain": DOMAINS,
 }
-_NUMBERS = {"stage": int, "tasks": int, "score": float, "hours": float}
+_CHOICES_OF_ONE = {"llm2vec_words": {"task": WORD_TASKS}, "lens_attention_pooling": {"pooling": LEXICON_POOLING}}
+_NUMBERS = {"stage": int, "dimensions": int, "tasks": int, "score": float, "hours": float}
 
 _MEND = "Restore the file from the project's repository."
 
@@ -210,13 +220,26 @@ def published(table: str) -> pd.DataFrame:
         ``nv_embed_labels``: ``task`` (mteb's name, or average), ``documents`` (what positives and negatives are:
         labels of the classes, or examples), ``score`` and ``source``.
 
+        ``lens_mteb``: ``model``, ``dimensions`` (int64), ``data`` (public, or non-public where not all of what the
+        model was trained on is), ``task_type``, ``tasks``, ``score`` and ``source``.
+
+        ``lens_air_bench``: ``model``, ``dimensions``, ``domain`` (of AIR-Bench, or average), ``tasks``, ``score``
+        (nDCG@10) and ``source``.
+
+        ``lens_attention_pooling``: ``model``, ``attention``, ``pooling`` (last, sum or max), ``task_type``, ``tasks``,
+        ``score`` and ``source``.
+
+        ``lens_hybrid``: ``model`` (LENS + BGE is the concatenation), ``task`` (mteb's name, or average), ``score``
+        (nDCG@10) and ``source``.
+
     Raises:
         UnknownNameError: No such table; the message lists those there are.
         MissingDataError: The file is absent; the message names its path.
         DamagedFileError: The file is not the one described here; the message says what is wrong.
 
     Source:
-        LLM2Vec: tables 1, 2 and 5; 1 and appendix E.1 for Echo; 4; 6. NV-Embed: tables 2 and 3; 4; 5.
+        LLM2Vec: tables 1, 2 and 5; 1 and appendix E.1 for Echo; 4; 6. NV-Embed: tables 2 and 3; 4; 5. LENS:
+        tables 1; 2; 5; 6.
     """
     name = table.replace("-", "_") if isinstance(table, str) else table
     if name not in PUBLISHED:
@@ -224,8 +247,7 @@ def published(table: str) -> pd.DataFrame:
     columns = PUBLISHED[name]
     numbers = {column: kind for column, kind in _NUMBERS.items() if column in columns}
     choices = {column: known for column, known in _CHOICES.items() if column in columns}
-    if name == "llm2vec_words":
-        choices["task"] = WORD_TASKS
+    choices |= _CHOICES_OF_ONE.get(name, {})
     frame = _read("published", f"{name}.csv", columns=list(columns), choices=choices)
     try:
         return frame.astype(numbers)
