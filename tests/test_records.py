@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -108,6 +109,27 @@ def test_each_cell_is_computed_once(record, computed):
     pd.testing.assert_frame_equal(record().load(), frame)
     assert cells(record().fill([1], ("trained",))) == [("trained", 1)]
     assert len(computed) == 3
+
+
+def test_a_variant_beside_another_is_measured_as_the_hybrid_of_both(experiment, monkeypatch):
+    other = Variant("bidirectional", "small", ("contrastive",), BIDIRECTIONAL)
+    both = Variant("both", "small", ("contrastive",), beside=other)
+    grid = (TRAINED, other, both)
+    monkeypatch.setattr("workbook.experiments.grid.methods.hybrid", lambda *models: ("hybrid of", models))
+
+    def measure(model, sizes):
+        text = ["a text"]
+        if isinstance(model, tuple):
+            return pd.DataFrame({"score": [m.encode(text)[0].tolist() for m in model[1]], "part": [1, 2]})
+        return pd.DataFrame({"score": [model.encode(text)[0].tolist()], "part": 0})
+
+    made = experiment(variants=grid, measure=measure)
+    one, two, hybrid = (made.run(variant, 0, "quick", "tiny-llama") for variant in grid)
+    np.testing.assert_allclose(hybrid["score"].tolist(), [one["score"][0], two["score"][0]], atol=1e-6)
+    prints = [made.fingerprint(variant, 0, "quick", "tiny-llama") for variant in grid]
+    assert len({*prints}) == 3
+    changed = Variant("both", "small", ("contrastive",), beside=TRAINED)
+    assert made.fingerprint(changed, 0, "quick", "tiny-llama") not in prints
 
 
 def test_numbers_are_those_of_the_run(record):

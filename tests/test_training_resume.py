@@ -265,6 +265,7 @@ def test_what_a_kept_stage_takes_for_granted():
         "limit": None,
         "negatives": None,
         "blend": False,
+        "teacher": None,
         "accumulation": 1,
         "warmup_steps": 0,
         "decay_steps": None,

@@ -46,6 +46,7 @@ class Variant:
         stages: Stages of the method's recipe, in its order; none for a model that is not trained.
         options: Of ``workbook.build``, such as another attention.
         other: From the names of a scale and of a backbone to a recipe in place of the method's own.
+        beside: Another variant, trained under the same seed: what is measured is the hybrid of both.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Variant:
     stages: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     other: Callable[[str, str], Recipe] | None = None
+    beside: Variant | None = None
 
     def recipe(self, scale: str, backbone: str) -> Recipe:
         """Its stages at a scale."""
@@ -114,14 +116,19 @@ class Experiment:
         from .. import training
 
         sizes = self.sizes(scale)
-        trained = training.train(
-            methods.build(variant.method, backbone, seed=seed, **variant.options),
-            variant.recipe(scale, backbone),
-            seed=seed,
-            watch=self.watch(sizes) if self.watch else None,
-            progress=progress,
-        )
-        return trained.curve if self.measure is None else self.measure(trained.model, sizes)
+        trained = [
+            training.train(
+                methods.build(one.method, backbone, seed=seed, **one.options),
+                one.recipe(scale, backbone),
+                seed=seed,
+                watch=self.watch(sizes) if self.watch else None,
+                progress=progress,
+            )
+            for one in (variant, variant.beside)
+            if one
+        ]
+        model = methods.hybrid(*(one.model for one in trained)) if variant.beside else trained[0].model
+        return trained[0].curve if self.measure is None else self.measure(model, sizes)
 
     def data(self, variant: Variant, scale: str, backbone: str) -> dict[str, dict[str, str]]:
         """Hex sha256 of all data behind a cell: ``trained_on`` by stage, ``measured_on`` by the names in ``reads``.
@@ -163,6 +170,8 @@ class Experiment:
             "watch": [watch.name, watch.every] if watch else None,
             "seed": seed if variant.stages else None,
         }
+        if variant.beside:
+            content["beside"] = self.fingerprint(variant.beside, seed, scale, backbone)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

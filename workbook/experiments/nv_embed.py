@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
 
 import numpy as np
 import pandas as pd
 from sklearn.metrics import v_measure_score
 
 from .. import evaluation
-from ..evaluation.suites import OFFLINE, SUITES
 from ..methods import nv_embed
-from ..scale import Scale, get_scale
 from .grid import SUITE_DOCS, Experiment, Variant
-
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
+from .suite import smaller, suite_docs
 
 POOLINGS = {
     "EOS": "last_token",
@@ -40,33 +36,14 @@ def parts(variants: pd.Series) -> pd.DataFrame:
     return found.astype({"stage": int})
 
 
-_SMALLER = {
-    "quick": {"queries": 8, "documents": 16, "texts": 24, "pairs": 48, "max_length": 48},
-    "cpu": {"queries": 50, "documents": 100, "texts": 40, "pairs": 84, "max_length": 48},
-}
-
-
-def smaller(scale: str) -> Scale:
-    """Sizes of evaluation: where a grid of many models would take a day on a CPU, a part of the scale's own."""
-    return get_scale(scale).model_copy(update=_SMALLER.get(scale, {}))
-
-
-def tasks(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
-    """Suite docs, its average, and the clustering of packages, which is not in the average.
-
-    Returns:
-        One row a task: task, type, score, low, high (points), items.
-    """
-    scores = evaluation.evaluate(model, OFFLINE, scale=sizes, instructions="docs", progress=False)
-    scores = pd.concat([scores, evaluation.average(scores[scores["task"].isin(SUITES["docs"].tasks)])])
-    return scores[["task", "type", "score", "low", "high", "items"]].reset_index(drop=True)
+_tasks = partial(suite_docs, others=("PackageClustering",))
 
 
 def shuffled_clusters(scale: str) -> dict[str, float]:
     """What clusterings score by chance: the V-measure (points) of labels shuffled, the mean of a hundred times.
 
     Returns:
-        By name, ``shuffled packages`` and ``shuffled topics``, at the sizes that :func:`tasks` is run at.
+        By name, ``shuffled packages`` and ``shuffled topics``, at the sizes that the experiments are run at.
     """
     draw, found = np.random.default_rng(0), {}
     for task, what in (("PackageClustering", "packages"), ("TopicClustering", "topics")):
@@ -91,7 +68,7 @@ POOLING = Experiment(
         for pooling in POOLINGS
     ),
     sizes=smaller,
-    measure=tasks,
+    measure=_tasks,
     reads=SUITE_DOCS,
     live=(name("mean", "bidirectional", 2), name("latent attention", "bidirectional", 2)),
 )
@@ -107,7 +84,7 @@ RECIPES = Experiment(
         Variant("without mining", "nv-embed", _STAGES, other=nv_embed.without_mining),
     ),
     sizes=smaller,
-    measure=tasks,
+    measure=_tasks,
     reads=SUITE_DOCS,
     live=("two stages", "single stage, in-batch"),
 )

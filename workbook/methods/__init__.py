@@ -72,6 +72,32 @@ def build(method: str, backbone: str | SentenceTransformer = "smollm2-135m", **o
     return get(method).chain.build(backbone, **options)
 
 
+def hybrid(first: SentenceTransformer, second: SentenceTransformer, weight: float = 1.0) -> SentenceTransformer:
+    """Two embedders as one, their vectors one behind the other, such as a lexicon and a dense one.
+
+    Args:
+        first: An embedder.
+        second: Another.
+        weight: Of the second's cosine against the first's.
+
+    Raises:
+        InvalidValueError: No positive weight, something that is no embedder, or two on different devices.
+
+    Source: LENS, section 5.3.
+
+    Example:
+        >>> both = hybrid(build("lens", "tiny-llama"), build("mean", "tiny-llama"))
+        >>> both.encode(["one text"]).shape
+        (1, 64)
+    """
+    from sentence_transformers import SentenceTransformer
+
+    from ..modules import Hybrid
+
+    module = Hybrid(first, second, weight)
+    return SentenceTransformer(modules=[module], device=str(first.device), similarity_fn_name="cosine")
+
+
 def recipe(method: str, scale: str, backbone: str = "smollm2-135m") -> Recipe:
     """How a method is trained at a scale: its stages, for ``workbook.training.train``.
 

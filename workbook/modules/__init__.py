@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UnknownNameError
 from .attention_pooling import LatentAttention, SelfAttention
 from .decoder import Decoder
+from .hybrid import Hybrid
 from .lexicon import Lexicon, lexicon_of
 from .pooling import POOLINGS as _PLAIN
 from .pooling import Pooling
@@ -16,7 +17,7 @@ from .pooling import Pooling
 if TYPE_CHECKING:
     from sentence_transformers.base.modules.module import Module
 
-__all__ = ["POOLINGS", "Decoder", "LatentAttention", "Lexicon", "Pooling", "SelfAttention", "make_pooling"]
+__all__ = ["POOLINGS", "Decoder", "Hybrid", "LatentAttention", "Lexicon", "Pooling", "SelfAttention", "make_pooling"]
 
 _TRAINED = {"latent_attention": LatentAttention, "self_attention": SelfAttention}
 

@@ -1,0 +1,64 @@
+"""The experiments of notebook 04: attention by pooling, the number of clusters, and lexicon against dense vectors."""
+
+from __future__ import annotations
+
+from ..methods import lens
+from .grid import SUITE_DOCS, Experiment, Variant
+from .suite import smaller, suite_docs
+
+POOLINGS, MASKS = ("max", "sum", "last"), ("bidirectional", "causal")
+CLUSTERS = (1000, 4000, 16000, "vocabulary")
+"""Numbers of clusters; ``vocabulary`` is the head as it is."""
+
+_STAGE = ("distilled",)
+
+
+def name(pooling: str, mask: str) -> str:
+    """Name of the variant of 04_pooling: one of :data:`POOLINGS` and one of :data:`MASKS`."""
+    return f"{pooling}, {mask}"
+
+
+def lexicon(variant: str, pooling: str = "max", mask: str = "bidirectional", clusters: int | str = 4000) -> Variant:
+    """LENS, trained, with another pooling, mask or number of clusters."""
+    options = {"pooling": pooling, "clusters": clusters}
+    return Variant(variant, "lens", _STAGE, {"attention": mask, "pooling_options": options})
+
+
+POOLING = Experiment(
+    name="04_pooling",
+    what="Attention by pooling of LENS: suite docs",
+    variants=tuple(lexicon(name(pooling, mask), pooling, mask) for mask in MASKS for pooling in POOLINGS),
+    sizes=smaller,
+    measure=suite_docs,
+    reads=SUITE_DOCS,
+    live=(name("max", "bidirectional"), name("last", "causal")),
+)
+SIZES = Experiment(
+    name="04_clusters",
+    what="LENS by the number of clusters of its head: suite docs",
+    variants=tuple(lexicon(str(clusters), clusters=clusters) for clusters in CLUSTERS),
+    sizes=smaller,
+    measure=suite_docs,
+    reads=SUITE_DOCS,
+    live=("1000", "4000"),
+)
+_DENSE = Variant(
+    "dense", "mean", _STAGE, {"attention": "bidirectional", "template": "lens"}, other=lens.recipe
+)  # fmt: skip
+_MAX = lexicon("lexicon")
+HYBRID = Experiment(
+    name="04_hybrid",
+    what="Lexicon and dense vectors, trained alike, alone and put beside each other: suite docs",
+    variants=(
+        _MAX,
+        _DENSE,
+        Variant("lexicon + dense", _MAX.method, _STAGE, _MAX.options, beside=_DENSE),
+        # The control: two models know more than one, whatever their vectors are made of.
+        Variant("lexicon + lexicon", _MAX.method, _STAGE, _MAX.options, beside=lexicon("sum", "sum")),
+    ),
+    sizes=smaller,
+    measure=suite_docs,
+    reads=SUITE_DOCS,
+    live=("lexicon", "dense", "lexicon + dense"),
+)
+EXPERIMENTS = (POOLING, SIZES, HYBRID)
