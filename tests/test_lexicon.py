@@ -427,7 +427,7 @@ def test_built_by_name_from_the_head_of_its_backbone():
 
     model = workbook.build("lens", "tiny-llama", device="cpu")
     made = clusters_of("tiny-llama", len(tiny_tokenizer()) // 8)  # smaller than the paper's vocabulary
-    assert model[1].head.equal(made.centroids)
+    assert model[1].head.equal(made.centroids - made.centroids.mean(dim=0))
     assert model[1].clusters.equal(made.assignment)
     assert model.encode(TEXTS, prompt=INSTRUCTION).shape == (4, len(made))
     assert workbook.build("lens", "tiny-llama", pooling_options={"clusters": 20})[1].head.shape == (20, 32)
@@ -437,9 +437,22 @@ def test_the_vocabulary_as_it_is():
     options = {"clusters": "vocabulary", "pooling": "sum"}
     model = workbook.build("lens", "tiny-qwen2", pooling_options=options, device="cpu")
     assert model[1].pooling == "sum"
-    assert model[1].head.equal(backbones.load_head("tiny-qwen2").weight)
+    weight = backbones.load_head("tiny-qwen2").weight
+    assert model[1].head.equal(weight - weight.mean(dim=0))
     assert model[1].clusters.tolist() == [*range(len(tiny_tokenizer()))]
     assert model[1].words(tiny_tokenizer())[tiny_tokenizer().convert_tokens_to_ids("a")] == ["a"]
+
+
+def test_centring_changes_no_prediction_and_leaves_the_average_logit_at_0():
+    raw, centred = (
+        workbook.build("lens", "tiny-llama", pooling_options={"clusters": "vocabulary", "centred": centred})
+        for centred in (False, True)
+    )
+    states = random(3, 5, 32)
+    before, after = (states @ model[1].head.T for model in (raw, centred))
+    torch.testing.assert_close(before.softmax(-1), after.softmax(-1))
+    assert before.mean(-1).abs().max() > 0.01
+    torch.testing.assert_close(after.mean(-1), torch.zeros(3, 5), atol=1e-5, rtol=0)
 
 
 def test_clusters_of_ones_own(tmp_path):
@@ -447,7 +460,7 @@ def test_clusters_of_ones_own(tmp_path):
 
     made = cluster_head(backbones.load_head("tiny-llama").weight, 7, seed=5)
     made.save(tmp_path / "clusters")
-    options = {"clusters": str(tmp_path / "clusters")}
+    options = {"clusters": str(tmp_path / "clusters"), "centred": False}
     model = workbook.build("lens", "tiny-llama", pooling_options=options, device="cpu")
     assert model[1].head.equal(made.centroids)
     for cluster, words in enumerate(model[1].words(tiny_tokenizer())):
@@ -463,7 +476,7 @@ def test_an_impossible_number_of_clusters(k):
 
 
 def test_an_unknown_option_of_the_lexicon():
-    with pytest.raises(UnknownNameError, match=r"option of lexicon pooling.*pooling, clusters, spherical"):
+    with pytest.raises(UnknownNameError, match=r"option of lexicon pooling.*pooling, clusters, spherical, centred"):
         workbook.build("lens", "tiny-llama", pooling_options={"k": 20})
 
 

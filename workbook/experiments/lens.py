@@ -18,9 +18,15 @@ def name(pooling: str, mask: str) -> str:
     return f"{pooling}, {mask}"
 
 
-def lexicon(variant: str, pooling: str = "max", mask: str = "bidirectional", clusters: int | str = 4000) -> Variant:
-    """LENS, trained, with another pooling, mask or number of clusters."""
-    options = {"pooling": pooling, "clusters": clusters}
+def lexicon(
+    variant: str,
+    pooling: str = "max",
+    mask: str = "bidirectional",
+    clusters: int | str = 4000,
+    **others: bool,
+) -> Variant:
+    """LENS, trained, with another pooling, mask, number of clusters or head."""
+    options = {"pooling": pooling, "clusters": clusters} | others
     return Variant(variant, "lens", _STAGE, {"attention": mask, "pooling_options": options})
 
 
@@ -36,7 +42,10 @@ POOLING = Experiment(
 SIZES = Experiment(
     name="04_clusters",
     what="LENS by the number of clusters of its head: suite docs",
-    variants=tuple(lexicon(str(clusters), clusters=clusters) for clusters in CLUSTERS),
+    variants=(
+        *(lexicon(str(clusters), clusters=clusters) for clusters in CLUSTERS),
+        lexicon("4000, not centred", centred=False),
+    ),
     sizes=smaller,
     measure=suite_docs,
     reads=SUITE_DOCS,

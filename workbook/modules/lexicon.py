@@ -150,9 +150,20 @@ class Lexicon(SavedModule):
 
 
 def lexicon_of(
-    backbone: str, *, pooling: str = "max", clusters: int | str | None = None, spherical: bool = True
+    backbone: str,
+    *,
+    pooling: str = "max",
+    clusters: int | str | None = None,
+    spherical: bool = True,
+    centred: bool = True,
 ) -> Lexicon:
     """Lexicon pooling over the language-model head of a backbone.
+
+    A language model's logits mean something only against each other: the same number added to all of them changes no
+    prediction. ``log(1 + relu(logit))`` asks whether a logit is above 0, and so depends on that number. SmolLM2 adds
+    12 or so: 99 of 100 logits are positive, the vectors of any two texts have a cosine of 0.999, and a short training
+    can't tell them apart. So the mean row is subtracted from the head's rows, and 0 is the average of a position's
+    logits. The paper says nothing of it; a head whose rows add up to 0, as after centring, is left as it is.
 
     Args:
         backbone: See :func:`~workbook.backbones.resolve`.
@@ -161,6 +172,7 @@ def lexicon_of(
             :class:`~.clusters.Clusters` made from it. If not given, 4000 as in LENS-4000, or an eighth of a vocabulary
             that is smaller than the paper's 32,000 tokens.
         spherical: See :func:`~.clusters.cluster_head`; of no matter where nothing is clustered.
+        centred: Subtract the mean row of the new head; False for the rows as they are, as the paper has them.
 
     Raises:
         ModelNotFoundError: No such backbone, or one without its language-model head.
@@ -171,14 +183,16 @@ def lexicon_of(
     Source: LENS, sections 3.2.1 and 4.1.
     """
     if clusters == "vocabulary":
-        return Lexicon(load_head(backbone).weight, pooling)
-    if isinstance(clusters, str | Path):
-        made = Clusters.load(clusters)
-        made.check(load_head(backbone).weight)
+        head, assignment = load_head(backbone).weight.detach().float(), None
     else:
-        k = min(4000, load_config(backbone).vocab_size // 8) if clusters is None else clusters
-        made = clusters_of(backbone, k, spherical=spherical)
-    return Lexicon(made.centroids, pooling, made.assignment)
+        if isinstance(clusters, str | Path):
+            made = Clusters.load(clusters)
+            made.check(load_head(backbone).weight)
+        else:
+            k = min(4000, load_config(backbone).vocab_size // 8) if clusters is None else clusters
+            made = clusters_of(backbone, k, spherical=spherical)
+        head, assignment = made.centroids, made.assignment
+    return Lexicon(head - head.mean(dim=0) if centred else head, pooling, assignment)
 
 
 def pooled_positions(text: torch.Tensor, real: torch.Tensor, pooling: str) -> torch.Tensor:
