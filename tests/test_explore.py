@@ -6,7 +6,7 @@ import pytest
 
 from workbook import build, probes
 from workbook.errors import InvalidValueError, UnknownNameError
-from workbook.explore import Explorer, LatentExplorer
+from workbook.explore import Explorer, LatentExplorer, LexiconExplorer
 
 BACKGROUND = [
     "Rain is due tonight.",
@@ -29,6 +29,12 @@ def reviewed():
     options = {"attention": "bidirectional", "template": "nv-embed", "dtype": "float32", "device": "cpu"}
     model = build("mean", "tiny-llama", pooling="latent_attention", pooling_options={"latents": 16}, **options)
     return LatentExplorer(model, REVIEWS, LABELS, instruction="Praise or blame")
+
+
+@pytest.fixture
+def lexicon():
+    options = {"pooling_options": {"clusters": 40}, "dtype": "float32", "device": "cpu"}
+    return LexiconExplorer(build("lens", "tiny-llama", **options), instruction="Find the note")
 
 
 def test_compare_is_what_the_built_model_says(explorer):
@@ -112,6 +118,63 @@ def test_the_panel_of_latents_answers_what_is_typed(reviewed, monkeypatch):
     assert answer.value == "text: expected a string that is not blank, got &#x27; &#x27;."
     text.value = ONE
     assert answer.value == said
+
+
+def test_the_table_names_the_heaviest_clusters_in_words_that_can_be_read(lexicon):
+    table = lexicon.table(ONE)
+    assert table.columns.tolist() == ["cluster", "weight", "words", "token"]
+    assert lexicon.table(ONE, top=3).equals(table[:3])
+    table = lexicon.table(ONE, top=40)
+    found = probes.top_clusters(lexicon.model, [ONE], "Find the note", top=40)
+    assert table["cluster"].tolist() == found["cluster"].tolist()
+    assert table["weight"].tolist() == [round(weight, 3) for weight in found["weight"]]
+    assert (found["words"].str.len() > 4).any()
+    shown = {" ": "␣", "\n": "\\n", "\\": "\\\\", "\x00": "\\x00", "'": "'", '"': '"', "a": "a", "�": "�"}
+    seen = set()
+    for words, tokens in zip(table["words"], found["words"], strict=True):
+        parts = words.split(", ")
+        assert len(parts) == min(4, len(tokens))
+        for part, token in zip(parts, tokens, strict=False):
+            assert part == shown.get(token, part)
+            assert part.isprintable()
+            assert " " not in part
+            seen.add(token)
+    assert "�" in seen
+    assert not {" ", "\n"}.isdisjoint(seen)
+    assert set(table["token"]) <= {*ONE.replace(" ", "␣")}
+    assert "␣" in set(table["token"])
+
+
+def test_the_panel_of_words_answers_what_is_typed(lexicon, monkeypatch):
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    monkeypatch.delenv("VSCODE_PID", raising=False)
+    assert lexicon.show(ONE).equals(lexicon.table(ONE))
+    monkeypatch.setenv("VSCODE_PID", "1")
+    text, answer = lexicon.show(ONE).children
+    said = answer.value
+    assert f"<td>{lexicon.table(ONE)['cluster'][0]}</td>" in said
+    text.value = OTHER
+    assert said != answer.value
+    text.value = "</s>"
+    assert answer.value.startswith("texts: expected words, not special tokens alone, got &#x27;&lt;/s&gt;&#x27;.")
+    text.value = " "
+    assert answer.value == "text: expected a string that is not blank, got &#x27; &#x27;."
+    text.value = ONE
+    assert answer.value == said
+
+
+def test_bad_input_to_the_lexicon(explorer, lexicon):
+    with pytest.raises(InvalidValueError, match=r"a Lexicon, got \['Decoder', 'Pooling'\]"):
+        LexiconExplorer(explorer.model)
+    with pytest.raises(InvalidValueError, match=r"instruction \(prompt\): expected a string"):
+        LexiconExplorer(lexicon.model, 3)
+    for text in (None, " ", ["a"]):
+        with pytest.raises(InvalidValueError, match="text: expected a string that is not blank"):
+            lexicon.table(text)
+    with pytest.raises(InvalidValueError, match="text: expected a string, got 3"):
+        lexicon.panel(3)
+    with pytest.raises(InvalidValueError, match="top: expected a positive whole number, got 0"):
+        lexicon.table(ONE, top=0)
 
 
 def test_bad_input(explorer):

@@ -1,4 +1,4 @@
-"""Small explorers: how alike an embedder finds two sentences, and which latents a text of one's own reads."""
+"""Small explorers: how alike two sentences are, which latents a text of one's own reads, and which words it weighs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .attention import MODES
 from .errors import InvalidValueError, WorkbookError
 from .modules import Decoder, Pooling
 from .modules.pooling import POOLINGS
-from .probes import discriminating_latents, latent_attention
+from .probes import discriminating_latents, latent_attention, top_clusters
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -113,7 +113,15 @@ class Explorer(_Shown):
         return _panel(controls, answer)
 
 
-class LatentExplorer(_Shown):
+class _OfOneText(_Shown):
+    """An explorer of a single text."""
+
+    def panel(self, text: str) -> widgets.VBox:
+        """A text field and the table of what is typed."""
+        return _panel({"text": _text_field(text, "Text")}, lambda text: self.table(text).to_html(index=False))
+
+
+class LatentExplorer(_OfOneText):
     """Latents that a text of one's own reads more or less than texts of two known classes do.
 
     Args:
@@ -160,8 +168,7 @@ class LatentExplorer(_Shown):
         Raises:
             InvalidValueError: A text that is blank or not a string, or no positive whole number of latents.
         """
-        if not isinstance(text, str) or not text.strip():
-            raise InvalidValueError("text", "a string that is not blank", text)
+        _refuse_blank(text)
         if type(top) is not int or top < 1:
             raise InvalidValueError("top", "a whole number from 1", top)
         attention = latent_attention(self.model, [text], self.instruction)[0].astype(float)
@@ -173,9 +180,54 @@ class LatentExplorer(_Shown):
         frame[self._classes] = self.latents.set_index(["head", "latent"]).loc[rows, "difference"].to_numpy()
         return frame.round(4)
 
-    def panel(self, text: str) -> widgets.VBox:
-        """A text field and the table of what is typed."""
-        return _panel({"text": _text_field(text, "Text")}, lambda text: self.table(text).to_html(index=False))
+
+class LexiconExplorer(_OfOneText):
+    """The words that a lexicon vector says a text of one's own is about.
+
+    Args:
+        model: An embedder whose pooling is a lexicon, such as ``workbook.build("lens")``; it is left as it was.
+        instruction: The bare task instruction in front of every text; None for none.
+
+    Raises:
+        InvalidValueError: Another model, or an instruction that is not a string.
+
+    Source: LENS, table 3.
+    """
+
+    def __init__(self, model: SentenceTransformer, instruction: str | None = None):
+        top_clusters(model, ["a"], instruction, top=1)  # a model that can't be read is refused here, not in the panel
+        self.model = model
+        self.instruction = instruction
+
+    def table(self, text: str, top: int = 8) -> pd.DataFrame:
+        """The heaviest clusters of a text.
+
+        Args:
+            text: The text.
+            top: How many at most.
+
+        Returns:
+            One row a cluster, the heaviest first: ``cluster`` (from 0), ``weight`` (0 to 1, in the vector of length 1),
+            ``words`` (its first four tokens) and ``token`` (the one predicted where the cluster weighs most, see
+            `workbook.probes.top_clusters`). Spaces in tokens are written ``␣``, what can't be seen as in Python.
+
+        Raises:
+            InvalidValueError: A text that is blank or not a string, or no positive whole number of clusters.
+        """
+        _refuse_blank(text)
+        frame = top_clusters(self.model, [text], self.instruction, top)
+        frame["words"] = [", ".join(map(_readable, words[:4])) for words in frame["words"]]
+        frame["token"] = frame["token"].map(_readable)
+        return frame[["cluster", "weight", "words", "token"]].round(3)
+
+
+def _readable(token: str) -> str:
+    return repr(token)[1:-1].replace(" ", "␣")
+
+
+def _refuse_blank(text: str) -> None:
+    if not isinstance(text, str) or not text.strip():
+        raise InvalidValueError("text", "a string that is not blank", text)
 
 
 def _text_field(text: str, name: str) -> widgets.Text:

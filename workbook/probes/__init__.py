@@ -5,17 +5,20 @@ A probe takes a sentence-transformers model whose first module is a `workbook.mo
 
 from .cost import encoding_cost
 from .latents import discriminating_latents, latent_attention
+from .lexicon import by_position, top_clusters
 from .states import TIE, layer_cosine, prefix_test, recency
 from .words import word_guesses, word_probe, word_states
 
 __all__ = [
     "TIE",
+    "by_position",
     "discriminating_latents",
     "encoding_cost",
     "latent_attention",
     "layer_cosine",
     "prefix_test",
     "recency",
+    "top_clusters",
     "word_guesses",
     "word_probe",
     "word_states",

@@ -1,0 +1,129 @@
+"""Lexicon vectors looked at: the clusters that weigh most in a text, the words they hold, and where they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from ..errors import InvalidValueError
+from ..modules import Decoder, Lexicon
+from ..modules.clusters import token_text
+from ..modules.lexicon import pooled_positions
+from ..modules.sparse import decode
+from .states import decoder_of, switched
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from ..templates import Encoded
+
+
+@torch.no_grad()
+def top_clusters(
+    model: SentenceTransformer, texts: Sequence[str], instruction: str | None = None, top: int = 5
+) -> pd.DataFrame:
+    """The heaviest clusters of each text: what the vector says the text is about, in words.
+
+    Args:
+        model: An embedder whose pooling is a lexicon.
+        texts: Strings, one forward pass each.
+        instruction: The bare task instruction in front of every text, or None for none.
+        top: How many clusters a text at most; those without a weight are left out.
+
+    Returns:
+        One row per text and cluster, the texts in order, the heaviest cluster first: ``text`` (its index), ``cluster``
+        (from 0), ``weight`` (0 to 1, in the vector of length 1), ``words`` (the tokens of the cluster as text, in the
+        order of their ids), ``position`` (from 0, of the state with the cluster's largest logit, among all tokens that
+        are read, those of the template too), ``token`` (the one which that state predicts, as text: the token of the
+        text that comes next; where none does, as for a last token, its own) and ``own``: whether the cluster holds a
+        token of the text.
+
+    Raises:
+        InvalidValueError: No texts, a text or instruction that is not a string, no positive whole number of clusters, a
+            model that is not a Decoder followed by a Lexicon, or a tokenizer with tokens that the Lexicon doesn't know.
+
+    Source: LENS, table 3.
+    """
+    module, lexicon = _modules(model, texts)
+    words = lexicon.words(module.tokenizer)
+    rows = []
+    for index, encoded in enumerate(module.encode_texts(texts, instruction)):
+        features = _read(module, encoded)
+        positions, predicted = lexicon.contributions(features)[0].tolist(), _predicted(module, encoded)
+        marked = features["input_ids"][features["pooling_mask"].bool()]
+        own = set(lexicon.clusters[marked].tolist())
+        for cluster, weight, held in decode(lexicon(features)["sentence_embedding"], words, top)[0]:
+            position = positions[cluster]
+            rows.append((index, cluster, weight, list(held), position, predicted[position], cluster in own))
+    return pd.DataFrame(rows, columns=["text", "cluster", "weight", "words", "position", "token", "own"])
+
+
+@torch.no_grad()
+def by_position(
+    model: SentenceTransformer, text: str, clusters: Sequence[int], instruction: str | None = None
+) -> pd.DataFrame:
+    """What each pooled position of a text gives to some clusters, before the pooling.
+
+    Args:
+        model: An embedder whose pooling is a lexicon.
+        text: The text.
+        clusters: Their numbers, from 0.
+        instruction: The bare task instruction in front of the text, or None for none.
+
+    Returns:
+        log(1 + relu(logit)), float64 (pooled positions, clusters). The rows are the positions in order, each under the
+        ``token`` that it predicts, as in :func:`top_clusters`; a token that occurs twice is there twice. The columns
+        are the clusters. The largest of a column, or under ``sum`` pooling their sum, is the weight before it is scaled
+        to a vector of length 1.
+
+    Raises:
+        InvalidValueError: A text or instruction that is not a string, no clusters or one that the Lexicon has not, or a
+            model that is not a Decoder followed by a Lexicon.
+
+    Source: LENS, equation 1 and section 3.2.2.
+    """
+    module, lexicon = _modules(model, [text])
+    chosen, known = np.asarray(clusters), range(len(lexicon.head))
+    if chosen.dtype.kind not in "iu" or chosen.ndim != 1 or not chosen.size or not {*chosen.tolist()} <= {*known}:
+        raise InvalidValueError("clusters", f"whole numbers from 0 to {known[-1]}, at least one, in a list", clusters)
+    (encoded,) = module.encode_texts([text], instruction)
+    features = _read(module, encoded)
+    pooled = pooled_positions(features["pooling_mask"], features["attention_mask"], lexicon.pooling)[0]
+    # By the module itself: some of its rows, and every position as a text of one token.
+    part = Lexicon(lexicon.head[chosen.tolist()], "last")
+    states = features["token_embeddings"][0, pooled].unsqueeze(1)
+    weights = part.weights({"token_embeddings": states, "attention_mask": torch.ones_like(states[..., 0])})
+    tokens = [token for token, here in zip(_predicted(module, encoded), pooled.tolist(), strict=True) if here]
+    return pd.DataFrame(
+        weights.cpu().numpy().astype(float),
+        index=pd.Index(tokens, name="token"),
+        columns=pd.Index(chosen.tolist(), name="cluster"),
+    )
+
+
+def _modules(model: SentenceTransformer, texts: Sequence[str]) -> tuple[Decoder, Lexicon]:
+    """The model's decoder and lexicon, after a look at both and at the texts."""
+    module = decoder_of(model, texts)
+    if not (len(model) > 1 and isinstance(model[1], Lexicon)):
+        got = [type(part).__name__ for part in model]
+        raise InvalidValueError("model", "a Decoder and a Lexicon", got, "Build it with workbook.build('lens').")
+    return module, model[1]
+
+
+def _read(module: Decoder, encoded: Encoded) -> dict[str, Any]:
+    """The features of one text with its token states, all of one row."""
+    names = ("input_ids", "pooling_mask")
+    features = {k: torch.tensor([v], device=module.decoder.device) for k, v in zip(names, encoded, strict=True)}
+    with switched(module, module.attention):
+        return module({**features, "attention_mask": torch.ones_like(features["input_ids"])})
+
+
+def _predicted(module: Decoder, encoded: Encoded) -> list[str]:
+    """For every position the token of the text that comes next, or else its own."""
+    ids, marked = encoded
+    following = zip(ids, [*ids[1:], 0], [*marked[1:], 0], strict=True)
+    return [token_text(module.tokenizer, after if of_text else here) for here, after, of_text in following]
