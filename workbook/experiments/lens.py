@@ -10,6 +10,9 @@ POOLINGS, MASKS = ("max", "sum", "last"), ("bidirectional", "causal")
 CLUSTERS = (1000, 4000, 16000, "vocabulary")
 """Numbers of clusters; ``vocabulary`` is the head as it is."""
 
+UNTRAINED = "untrained"
+"""Name of the variant of 04_pooling that is LENS before training: the maximum, without the causal mask."""
+
 _STAGE = ("distilled",)
 
 
@@ -33,7 +36,10 @@ def lexicon(
 POOLING = Experiment(
     name="04_pooling",
     what="Attention by pooling of LENS: suite docs",
-    variants=tuple(lexicon(name(pooling, mask), pooling, mask) for mask in MASKS for pooling in POOLINGS),
+    variants=(
+        Variant(UNTRAINED, "lens"),
+        *(lexicon(name(pooling, mask), pooling, mask) for mask in MASKS for pooling in POOLINGS),
+    ),
     sizes=smaller,
     measure=suite_docs,
     reads=SUITE_DOCS,
