@@ -8,7 +8,9 @@ from sentence_transformers import SentenceTransformer
 import workbook
 from workbook import backbones
 from workbook.errors import DamagedFileError, InvalidValueError
+from workbook.evaluation import evaluate
 from workbook.evaluation.encoder import Encoder
+from workbook.scale import get_scale
 
 TEXTS = ["Basil likes warm soil.", "why do my tomato leaves curl at noon", "a", "naïve café, 3½ limes 😀 終わり"]
 INSTRUCTION = "Find the note that answers"
@@ -80,6 +82,20 @@ def test_an_ordinary_encoder_may_be_one_of_them():
     np.testing.assert_allclose(both.encode(TEXTS), np.concatenate(expected, axis=1), atol=1e-5)
     assert both.max_seq_length == min(512, encoder.max_seq_length)
     assert Encoder(both).similarity(both.encode(TEXTS), both.encode(TEXTS)).shape == (4, 4)
+
+
+def test_evaluated_with_instructions_at_the_scale_of_both():
+    """Each part reads the instruction, is cut to the scale's length, and is left as it was."""
+    models = parts()
+    models[1][0].max_length = 300
+    both = workbook.hybrid(*models)
+    sizes = get_scale("quick").model_copy(update={"pairs": 12, "max_length": 200, "resamples": 10})
+    frame = evaluate(both, ["ParaphraseLadder"], scale=sizes, instructions="docs", progress=False)
+    assert frame["score"].notna().all()
+    assert [model.max_seq_length for model in models] == [512, 300]
+    mixed = workbook.hybrid(models[0], backbones.load_encoder(device="cpu"))
+    with pytest.raises(InvalidValueError, match="begins with Hybrid instead of a Decoder"):
+        evaluate(mixed, ["ParaphraseLadder"], scale=sizes, instructions="docs")
 
 
 @pytest.mark.parametrize("weight", [0, -1, float("nan"), float("inf"), "1", True])

@@ -79,7 +79,7 @@ def evaluate(
     scale = scale if isinstance(scale, Scale) else get_scale(scale)
     names = task_names(suite)
     first = next(iter(model), None)
-    lays_out = isinstance(first, Decoder)
+    lays_out = all(isinstance(next(iter(part), None), Decoder) for part in _parts(model))
     if instructions == "suite":
         instructions = next((s.instructions for s in SUITES.values() if s.tasks == names and lays_out), None)
     known = None if instructions is None else _instructions(instructions)
@@ -321,12 +321,24 @@ def _best_similarity(predictions: dict[str, Any], gold: np.ndarray, metric: str)
 @contextlib.contextmanager
 def _cut_to(model: SentenceTransformer, max_length: int) -> Iterator[None]:
     """Inputs of at most ``max_length`` tokens, inside this block."""
-    before = model.max_seq_length
-    model.max_seq_length = min(before or max_length, max_length)
+    before = [(part, part.max_seq_length) for part in _parts(model)]
+    for part, length in before:
+        part.max_seq_length = min(length or max_length, max_length)
     try:
         yield
     finally:
-        model.max_seq_length = before
+        for part, length in before:
+            part.max_seq_length = length
+
+
+def _parts(model: SentenceTransformer) -> list[SentenceTransformer]:
+    """The embedders that read the texts: both of a hybrid, else the model itself."""
+    from ..modules import Hybrid
+
+    first = next(iter(model), None)
+    return (
+        [part for one in (first.first, first.second) for part in _parts(one)] if isinstance(first, Hybrid) else [model]
+    )
 
 
 @contextlib.contextmanager
