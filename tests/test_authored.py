@@ -197,6 +197,28 @@ def test_instructions_differ_between_papers_where_the_tables_do():
     assert instruction("lens", "TRECCOVID") == "Given a query, retrieve documents that answer the query."
 
 
+# Examples for prompts
+
+
+def test_examples_are_none_of_the_texts_that_are_evaluated(docs):
+    frame = authored.examples()
+    assert frame["query"].is_unique
+    tasks = authored.instructions("docs").drop_duplicates("instruction")["task"]
+    assert sorted(frame["task"].value_counts().items()) == sorted((task, 3) for task in tasks)
+    held_out = docs.pairs[docs.pairs["split"] != "train"]
+    ladder = authored.paraphrase_ladder()
+    known = [held_out["query"], held_out["document"], ladder["sentence1"], ladder["sentence2"], sentences()["text"]]
+    known = [words(text) for text in pd.concat(known)]
+    named = frame["task"].isin(["PackageClustering", "TopicClustering", "ReviewClassification"])
+    for text in [*frame["query"], *frame.loc[~named, "response"]]:
+        own = words(text)
+        assert all(len(own & other) <= 0.5 * len(own | other) for other in known), text
+    classes = frame[named].groupby("task")["response"].agg(set)
+    assert classes["ReviewClassification"] == set(authored.LABELS)
+    assert not classes["TopicClustering"] & set(authored.topics()["topic"])
+    assert not classes["PackageClustering"] & set(docs.pairs["package"])
+
+
 # Published tables
 
 

@@ -218,6 +218,20 @@ def instructions(paper: str) -> pd.DataFrame:
     )
 
 
+def examples() -> pd.DataFrame:
+    """Examples of the tasks of suite docs, to put into a prompt; none of them is a text that the suite evaluates.
+
+    Returns:
+        15 rows, strings: ``task`` (for all tasks with its instruction), ``query``, and ``response``: a text that
+        answers the query or means the same, or the name of its class. Topics and packages are others than evaluated.
+
+    Raises:
+        MissingDataError: The file is absent; the message names its path.
+        DamagedFileError: The file is not the one described here; the message says what is wrong.
+    """
+    return _read("instructions", "examples.csv", columns=["task", "query", "response"])
+
+
 def published(table: str) -> pd.DataFrame:
     """What a paper prints for its models, one number a row.
 
