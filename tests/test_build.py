@@ -9,7 +9,9 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 import workbook
+from workbook.corpora import authored
 from workbook.errors import InvalidValueError, UnknownNameError
+from workbook.methods import icl
 
 TEXTS = [
     "Basil likes warm soil.",
@@ -159,6 +161,50 @@ def test_template_may_be_given_as_data():
     template = json.loads(json.dumps(build("echo", "causal", "tiny-llama")[0].template))
     custom = build("mean", "causal", "tiny-llama", template=template)
     close(custom.encode(TEXTS), build("echo", "causal", "tiny-llama").encode(TEXTS), atol=0)
+
+
+SHOTS = {INSTRUCTION: [("what eats aphids", "Ladybirds."), ("how deep does garlic go", "Two inches.")]}
+
+
+def test_examples_are_saved_and_can_be_taken_out(tmp_path):
+    zero = build("icl", "causal", "tiny-llama")
+    model = workbook.build("icl", zero, examples=SHOTS)
+    expected, bare = model.encode(TEXTS, prompt=INSTRUCTION), zero.encode(TEXTS, prompt=INSTRUCTION)
+    assert np.abs(expected - bare).max() > 1e-3
+    model.save(str(tmp_path / "model"))
+    again = SentenceTransformer(
+        str(tmp_path / "model"), trust_remote_code=True, device="cpu", model_kwargs={"dtype": "float32"}
+    )
+    close(again.encode(TEXTS, prompt=INSTRUCTION), expected)
+    assert again[0].examples == {INSTRUCTION: [list(pair) for pair in SHOTS[INSTRUCTION]]}
+    for other in (None, "Find"):
+        close(again.encode(TEXTS, prompt=other), zero.encode(TEXTS, prompt=other))
+    again[0].examples = {}
+    close(again.encode(TEXTS, prompt=INSTRUCTION), bare)
+
+
+def test_the_examples_of_the_workbook_are_those_of_its_instructions():
+    shots = icl.examples()
+    assert set(shots) == set(authored.instructions("docs")["instruction"])
+    assert {len(pairs) for pairs in shots.values()} == {3}
+    assert {len(pairs) for pairs in icl.examples(2).values()} == {2}
+    assert build("icl", "causal", examples=shots)[0].examples.keys() == shots.keys()
+
+
+@pytest.mark.parametrize(
+    ("method", "examples", "message"),
+    [
+        ("mean", SHOTS, "no place for them"),
+        ("echo", SHOTS, "no place for them"),
+        ("icl", {" Find": [("a", "b")]}, "blank or has spaces around it"),
+        ("icl", {"Find": [("a",)]}, r"examples\.Find\.0\.1: Field required"),
+        ("icl", {"Find": [("a", 3)]}, "valid string"),
+        ("icl", ["a", "b"], "valid dictionary"),
+    ],
+)
+def test_examples_that_would_not_be_read_are_refused(method, examples, message):
+    with pytest.raises(InvalidValueError, match=message):
+        build(method, "causal", examples=examples)
 
 
 def test_gradients_reach_every_weight_of_the_decoder():

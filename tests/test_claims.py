@@ -278,7 +278,51 @@ def test_lens_numbers_are_those_of_the_published_tables():
     assert seen == set(QUOTED_LENS)
 
 
-@pytest.mark.parametrize("entry", NV_EMBED + LENS, ids=lambda entry: entry.id)
+QUOTED_CAUSAL2VEC = {
+    f"{name}{ending}": ("causal2vec_components", variant, task_type)
+    for name, variant in (("last_token", "last-token"), ("causal2vec", "causal2vec"))
+    for ending, task_type in (("", "average"), ("_retrieval", "Retrieval"), ("_sts", "STS"))
+} | {
+    "contextual": ("causal2vec_components", "contextual", "average"),
+    "before": ("causal2vec_position", "before", "average"),
+    "after": ("causal2vec_position", "after", "average"),
+    "one": ("causal2vec_tokens", "1", "average"),
+    "eight": ("causal2vec_tokens", "8", "average"),
+    "encoder_concatenated": ("causal2vec_representation", "encoder+eos", "average"),
+    "trained_encoder": ("causal2vec_freezing", "trained", "average"),
+    "frozen_encoder": ("causal2vec_freezing", "frozen", "average"),
+}
+CAUSAL2VEC = [entry for entry in claims.load().values() if entry.paper == "Causal2Vec" and entry.published]
+
+
+def test_causal2vec_numbers_are_those_of_the_published_tables():
+    seen = set()
+    for entry in CAUSAL2VEC:
+        for model, numbers in entry.published.items():
+            assert set(numbers) == set(entry.names()), entry.id
+            model, _, what = model.partition(", ")
+            if entry.id == "causal2vec-over-encoder":
+                table = authored.published("causal2vec_encoders").set_index(["model", "encoder", "task_type"])["score"]
+                assert numbers == {
+                    "encoder": table["none", what, "average"],
+                    "causal2vec": table[model, what, "average"],
+                }
+                continue
+            if entry.id == "causal2vec-against-few-shot-cost":
+                table = authored.published("causal2vec_efficiency").set_index(["method", "task"])
+                for name, method in (("causal2vec", "Causal2Vec"), ("few_shot", "bge-en-icl (few-shot)")):
+                    row = table.loc[method, what]
+                    assert (numbers[f"{name}_tokens"], numbers[f"{name}_time"]) == (row.tokens, row.milliseconds)
+                continue
+            for name, number in numbers.items():
+                table, *key = QUOTED_CAUSAL2VEC[name]
+                scores = authored.published(table).set_index(["model", "variant", "task_type"])["score"]
+                assert number == scores[(model, *key)], (entry.id, model, name)
+                seen.add(name)
+    assert seen == set(QUOTED_CAUSAL2VEC)
+
+
+@pytest.mark.parametrize("entry", NV_EMBED + LENS + CAUSAL2VEC, ids=lambda entry: entry.id)
 def test_rules_hold_on_the_papers_own_numbers_of_every_model(entry):
     verdicts = {model: judge(entry, numbers, scale="paper").verdict for model, numbers in entry.published.items()}
     assert set(verdicts.values()) == {"reproduced"}, verdicts

@@ -123,6 +123,45 @@ def test_echo(fixture, batch):
             fixture.close(Pooling(pooling, 32)(dict(features))["sentence_embedding"], f"{batch}.{key}")
 
 
+@pytest.mark.parametrize("fixture", ["tiny", "smollm2"])
+@pytest.mark.parametrize("case", ["zero_examples", "one_example", "three_examples", "truncated_query", "documents"])
+def test_icl(fixture, case):
+    fixture = Fixture(f"icl_prompt/{fixture}")
+    smol = fixture.about["variant"] == "smollm2"
+    tokenizer = copy.deepcopy(backbones.load_tokenizer(SMOL)) if smol else fixture.tokenizer("left")
+    template, texts, instruction = TEMPLATES["icl"], fixture.texts, fixture.texts["instruction"]
+    if not smol:
+        tokenizer.pad_token = "<unk>"
+    else:
+        tokenizer.add_special_tokens({"additional_special_tokens": ["<instruct>", "<query>", "<response>"]})
+        # This tokenizer adds no EOS, so that the released code pools what is last without it.
+        end = Piece("\n<response>", True)
+        template = template.model_copy(update={"instructed": (*template.instructed[:-2], end)})
+        template = template.model_copy(update={"plain": template.plain[:-1]})
+    if case == "documents":
+        rows, limit = [(text, None) for text in texts["documents"]], 512
+    else:
+        rows, limit = [(text, instruction) for text in texts["cases"][case]["queries"]], 512
+        shots = texts["examples"][: texts["cases"][case]["examples_used"]]
+        assert {shot["instruct"] for shot in shots} <= {instruction}
+        pairs = tuple((shot["query"], shot["response"]) for shot in shots)
+        template = Template.model_validate(template.model_dump() | {"examples": {instruction: pairs}})
+    if case == "truncated_query":
+        limit = texts["cases"][case]["query_max_length"]
+        if smol:  # it makes room for "<s>" and "</s>", here plain text that is never read
+            limit -= sum(len(tokenizer(mark, add_special_tokens=False).input_ids) for mark in ("<s>", "</s>"))
+    ids, mask, pooled = stack(tokenizer, template, rows, limit, "left")
+    assert torch.equal(ids, fixture.expected[f"{case}.input_ids"])
+    assert torch.equal(mask, fixture.expected[f"{case}.attention_mask"])
+    assert pooled[:, -1].all()
+    if not smol:
+        decoder = fixture.decoder()
+        decoder.config.sliding_window = None
+        features = Decoder(decoder, tokenizer)({"input_ids": ids, "attention_mask": mask, "pooling_mask": pooled})
+        vectors = Pooling("last_token", 32)(features)["sentence_embedding"]
+        fixture.close(torch.nn.functional.normalize(vectors), f"{case}.vector")
+
+
 def test_gritlm():
     """Another published layout, as data: opener, instruction and closer before the text, all kept out of the mean."""
     fixture = Fixture("gritlm_pooling/text_causal")
@@ -194,10 +233,42 @@ def test_a_tokenizer_without_bos_writes_none(name):
     assert None not in encoded.input_ids
 
 
+SHOTS = {"Find the note": [("how deep", "Two {text} inches."), ("what eats aphids", "Ladybirds.")]}
+
+
+@pytest.mark.parametrize("smol", [True, False])
+@pytest.mark.parametrize("text", ["Basil likes warm soil, and so do the slugs that eat it.", "", "a"])
+def test_examples_are_read_and_never_pooled_nor_cut(smol, text):
+    tokenizer = backbones.load_tokenizer(SMOL) if smol else tiny_tokenizer()
+    bare = TEMPLATES["icl"]
+    few = Template.model_validate(bare.model_dump() | {"examples": SHOTS})
+    for instruction in ("Find the note", "Find something else", None):
+        for limit in (512, 30 if smol else 60):
+            without, with_ = (one.encode(tokenizer, [text], instruction, limit)[0] for one in (bare, few))
+            assert len(without.input_ids) <= limit
+            extra = len(with_.input_ids) - len(without.input_ids)
+            assert (extra > 0) == (instruction == "Find the note")
+            pooled = [[token for token, keep in zip(*one, strict=True) if keep] for one in (without, with_)]
+            assert pooled[0] == pooled[1]
+    prompt = tokenizer.decode(few.encode(tokenizer, ["b"], " Find the note ", 512)[0].input_ids)
+    assert prompt.removeprefix("<s>").removesuffix(tokenizer.eos_token) == (
+        "<instruct>Find the note\n<query>how deep\n<response>Two {text} inches.\n\n"
+        "<instruct>Find the note\n<query>what eats aphids\n<response>Ladybirds.\n\n"
+        "<instruct>Find the note\n<query>b\n<response>"
+    )
+
+
+def test_an_instruction_without_room_for_text_is_refused_with_examples_too():
+    template = Template.model_validate(TEMPLATES["icl"].model_dump() | {"examples": SHOTS})
+    with pytest.raises(InvalidValueError, match=r"own 44 tokens and at least one of the text, got 44"):
+        template.encode(tiny_tokenizer(), ["abc"], "Find the note", 44)
+
+
 def test_a_template_as_data():
     """What one template alone has does not change how the others are saved."""
     for name, template in TEMPLATES.items():
         data = template.model_dump(mode="json")
-        assert data.keys() - {"words_only"} == {"instructed", "plain", "joint", "mask"}
+        assert data.keys() - {"words_only", "example"} == {"instructed", "plain", "joint", "mask"}
+        assert bool(data.get("example")) is (name == "icl")
         assert data.get("words_only", False) is (name == "lens")
         assert Template.model_validate(data) == template

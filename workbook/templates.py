@@ -1,17 +1,17 @@
 """Templates: how an instruction and a text become token ids, and which of those tokens are pooled.
 
-A template is a row of pieces. A piece is a string with placeholders (``{instruction}``, ``{text}``, or ``{bos}`` and
-``{eos}`` standing alone) and says whether its tokens are pooled. The mask is exact: a token is pooled when it covers a
-character of a pooled piece, whatever the tokenizer merges at the border.
+A template is a row of pieces. A piece is a string with placeholders (``{instruction}``, ``{text}``, or ``{bos}``,
+``{eos}`` and ``{examples}`` standing alone) and says whether its tokens are pooled. The mask is exact: a token is
+pooled when it covers a character of a pooled piece, whatever the tokenizer merges at the border.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, groupby
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from .errors import InvalidValueError, UnknownNameError
 
@@ -24,6 +24,15 @@ class Piece(NamedTuple):
 
     string: str
     pooled: bool
+
+
+class Token(NamedTuple):
+    """A token: its id, whether it is pooled, whether it covers the text, and whether the length limit counts it."""
+
+    id: int
+    pooled: bool
+    of_text: bool = False
+    counted: bool = True
 
 
 class Encoded(NamedTuple):
@@ -46,6 +55,9 @@ class Template(BaseModel):
             leaves out as many leading tokens as what is in front of the text has when tokenized alone, and with a
             tokenizer that joins a space to the next word the text's first word.
         words_only: Refuse a text that spells special tokens and nothing else.
+        example: One of the ``{examples}``: a string with ``{instruction}``, ``{query}`` and ``{response}``.
+        examples: By bare instruction, pairs of a query and its response; instructions that are not here have none. The
+            length limit does not count their tokens, as published: the text is cut where it would be without them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -56,6 +68,16 @@ class Template(BaseModel):
     mask: Literal["span", "count", "lead"] = "span"
     # Not written where it is false: templates that were saved, and stages kept by content, stay what they were.
     words_only: bool = Field(default=False, exclude_if=lambda value: not value)
+    example: str = Field(default="", exclude_if=lambda value: not value)
+    examples: dict[str, tuple[tuple[str, str], ...]] = Field(default={}, exclude_if=lambda value: not value)
+
+    @model_validator(mode="after")
+    def _examples_are_found(self) -> Self:
+        if self.examples and not (self.joint and any(piece.string == "{examples}" for piece in self.instructed)):
+            raise ValueError("examples in a template that has no place for them")
+        if any(not key or key != key.strip() for key in self.examples):
+            raise ValueError("examples of an instruction that is blank or has spaces around it")
+        return self
 
     def encode(
         self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], instruction: str | None, max_length: int
@@ -65,13 +87,14 @@ class Template(BaseModel):
         ``{bos}`` is left out where the tokenizer would not add one, except in templates that tokenize piece by piece,
         which write it themselves, and wherever there is none. A special token spelt out in a text is read as that
         token, as in the published code. A text without any token is read as one EOS token, so that it still has a
-        vector. What does not fit is cut from the right end of the text; instruction, suffix and EOS always stay.
+        vector. What does not fit is cut from the right end of the text; instruction, examples, suffix and EOS always
+        stay.
 
         Args:
             tokenizer: A fast tokenizer.
             texts: Strings.
             instruction: The bare task instruction, or None or blank for none.
-            max_length: In tokens; see ``joint``.
+            max_length: In tokens; see ``joint`` and ``examples``.
 
         Raises:
             InvalidValueError: The template's own tokens alone fill ``max_length``; or, with ``words_only``, a text of
@@ -85,9 +108,9 @@ class Template(BaseModel):
             parts = [segment[index] for segment in segments]
             parts = self._cut(parts, max_length, text) if self.joint else [part[:max_length] for part in parts]
             for part in parts:
-                for token, pooled, _ in part:
-                    rows[index].input_ids.append(token)
-                    rows[index].pooling_mask.append(int(pooled))
+                for token in part:
+                    rows[index].input_ids.append(token.id)
+                    rows[index].pooling_mask.append(int(token.pooled))
         return rows
 
     def _groups(self, pieces: tuple[Piece, ...], tokenizer: PreTrainedTokenizerBase) -> list[list[Piece]]:
@@ -103,11 +126,11 @@ class Template(BaseModel):
 
     def _segment(
         self, tokenizer: PreTrainedTokenizerBase, group: list[Piece], texts: Sequence[str], instruction: str
-    ) -> list[list[tuple[int, bool, bool]]]:
-        """Per text, the tokens of one group as (id, pooled, belongs to the text)."""
+    ) -> list[list[Token]]:
+        """Per text, the tokens of one group."""
         if group[0].string in ("{bos}", "{eos}"):
             token = tokenizer.bos_token_id if group[0].string == "{bos}" else tokenizer.eos_token_id
-            return [[] if token is None else [(token, group[0].pooled, False)]] * len(texts)
+            return [[] if token is None else [Token(token, group[0].pooled)]] * len(texts)
         rendered = [[self._render(piece, text, instruction, tokenizer) for piece in group] for text in texts]
         encoded = tokenizer(
             ["".join(strings) for strings in rendered],
@@ -122,7 +145,9 @@ class Template(BaseModel):
             tokens = []
             for token, (start, end) in zip(ids, offsets, strict=True):
                 covered = [piece for a, b, piece in spans if start < b and max(end, start + 1) > a]
-                tokens.append((token, any(p.pooled for p in covered), any("{text}" in p.string for p in covered)))
+                pooled, of_text = any(p.pooled for p in covered), any("{text}" in p.string for p in covered)
+                counted = not self.examples or any(p.string != "{examples}" for p in covered)
+                tokens.append(Token(token, pooled, of_text, counted))
             segment.append(tokens)
         if not any("{text}" in piece.string for piece in group):
             return segment
@@ -132,41 +157,47 @@ class Template(BaseModel):
             counts = [len(ids) for ids in tokenizer(alone, add_special_tokens=False, verbose=False)["input_ids"]]
             starts = [len(row) - n if counted else n for row, n in zip(segment, counts, strict=True)]
             segment = [
-                [(token, n >= start, of_text) for n, (token, _, of_text) in enumerate(row)]
+                [Token(token.id, n >= start, token.of_text, token.counted) for n, token in enumerate(row)]
                 for row, start in zip(segment, starts, strict=True)
             ]
         if self.words_only:
             special = set(tokenizer.all_special_ids)
             for text, row in zip(texts, segment, strict=True):
-                own = {token for token, _, of_text in row if of_text}
+                own = {token.id for token in row if token.of_text}
                 if own and own <= special:
                     way_out = "Nothing of it could be pooled: drop it, or strip the markup."
                     raise InvalidValueError("texts", "words, not special tokens alone", text, way_out)
         pooled = any(piece.pooled for piece in group if "{text}" in piece.string)
         for row in segment:
-            if not any(of_text for _, _, of_text in row):
-                row.append((tokenizer.eos_token_id, pooled, True))
+            if not any(token.of_text for token in row):
+                row.append(Token(tokenizer.eos_token_id, pooled, of_text=True))
         return segment
 
-    @staticmethod
-    def _render(piece: Piece, text: str, instruction: str, tokenizer: PreTrainedTokenizerBase) -> str:
+    def _render(self, piece: Piece, text: str, instruction: str, tokenizer: PreTrainedTokenizerBase) -> str:
+        examples = (
+            self.example.format(instruction=instruction, query=query, response=response)
+            for query, response in self.examples.get(instruction, ())
+        )
         return piece.string.format(
-            text=text, instruction=instruction, bos=tokenizer.bos_token or "", eos=tokenizer.eos_token or ""
+            text=text,
+            instruction=instruction,
+            examples="".join(examples),
+            bos=tokenizer.bos_token or "",
+            eos=tokenizer.eos_token or "",
         )
 
-    def _cut(
-        self, parts: list[list[tuple[int, bool, bool]]], max_length: int, text: str
-    ) -> list[list[tuple[int, bool, bool]]]:
-        """Drop tokens from the right end of the text until the whole input fits."""
+    def _cut(self, parts: list[list[Token]], max_length: int, text: str) -> list[list[Token]]:
+        """Drop tokens from the right end of the text until the whole input, examples aside, fits."""
         tokens = [token for part in parts for token in part]
-        excess = len(tokens) - max_length
+        counted = sum(token.counted for token in tokens)
+        excess = counted - max_length
         if excess <= 0:
             return parts
-        places = [n for n, (_, _, is_text) in enumerate(tokens) if is_text]
+        places = [n for n, token in enumerate(tokens) if token.of_text]
         if excess >= len(places):
             raise InvalidValueError(
                 "max_length",
-                f"room for the template's own {len(tokens) - len(places)} tokens and at least one of the text",
+                f"room for the template's own {counted - len(places)} tokens and at least one of the text",
                 max_length,
                 f"Shorten the instruction or raise max_length (text: {text[:40]!r}).",
             )
@@ -231,6 +262,21 @@ TEMPLATES: dict[str, Template] = {
         instructed=_pieces(_BOS, ("<instruct>{instruction}\n<query>", False), ("{text}", True), ("{eos}", False)),
         plain=_pieces(_BOS, ("{text}", True), ("{eos}", False)),
         words_only=True,
+    ),
+    # bge-en-icl (Li et al. 2024), released code: examples and query in one form, and the last token pooled, EOS. It
+    # adds the three marks to the tokenizer as LENS does, and they are strings here for the same reason. Where its
+    # tokenizer adds no EOS it pools <response>; here EOS is always written. The text is marked for other poolings.
+    "icl": Template(
+        instructed=_pieces(
+            _BOS,
+            ("{examples}", False),
+            ("<instruct>{instruction}\n<query>", False),
+            ("{text}", True),
+            ("\n<response>", False),
+            ("{eos}", True),
+        ),
+        plain=_pieces(_BOS, ("{text}", True), ("{eos}", True)),
+        example="<instruct>{instruction}\n<query>{query}\n<response>{response}\n\n",
     ),
 }
 

@@ -16,6 +16,15 @@ PAPERS = ("anchor", "causal2vec", "lens", "llm2vec", "nv_embed")
 INSTRUCTION_SETS = (*PAPERS, "docs")
 """The papers' instructions, and the workbook's own for its offline tasks."""
 
+CAUSAL2VEC_VARIANTS = {
+    "components": ("last-token", "contextual", "causal2vec"),
+    "freezing": ("trained", "frozen"),
+    "position": ("before", "after"),
+    "tokens": ("1", "2", "4", "8"),
+    "representation": ("contextual+eos", "encoder+eos", "eos"),
+}
+"""What Causal2Vec's ablations of one thing vary."""
+
 _SCORES = ("model", "attention", "training", "pooling", "benchmark", "task_type", "tasks", "score", "source")
 PUBLISHED = {
     "echo_untrained": _SCORES,
@@ -29,6 +38,11 @@ PUBLISHED = {
     "lens_air_bench": ("model", "dimensions", "domain", "tasks", "score", "source"),
     "lens_attention_pooling": ("model", "attention", "pooling", "task_type", "tasks", "score", "source"),
     "lens_hybrid": ("model", "task", "score", "source"),
+    "causal2vec_mteb": ("model", "method", "task_type", "tasks", "score", "source"),
+    "causal2vec_encoders": ("model", "encoder", "task_type", "tasks", "score", "source"),
+    "causal2vec_efficiency": ("method", "task", "tokens", "milliseconds", "source"),
+} | {
+    f"causal2vec_{part}": ("model", "variant", "task_type", "tasks", "score", "source") for part in CAUSAL2VEC_VARIANTS
 }
 """The published tables that are kept, one file each, and their columns."""
 
@@ -54,6 +68,7 @@ TASK_TYPES = (
 STAGES = ("1", "2")
 DOCUMENTS = ("labels", "examples")
 DATA = ("non-public", "public")
+ENCODERS = ("none", "BERT-base", "E5-small-v2", "E5-base-v2")
 DOMAINS = ("wiki", "web", "news", "healthcare", "law", "finance", "arxiv", "msmarco", "average")
 RECIPES = {
     "stages": ("single-stage-in-batch", "single-stage", "two-stage", "reversed"),
@@ -65,7 +80,6 @@ _CHOICES = {
     "attention": ATTENTION,
     "training": TRAINING,
     "pooling": POOLING,
-    "method": METHODS,
     "task_type": TASK_TYPES,
     "stage": STAGES,
     "part": tuple(RECIPES),
@@ -73,9 +87,22 @@ _CHOICES = {
     "documents": DOCUMENTS,
     "data": DATA,
     "domain": DOMAINS,
+    "encoder": ENCODERS,
 }
-_CHOICES_OF_ONE = {"llm2vec_words": {"task": WORD_TASKS}, "lens_attention_pooling": {"pooling": LEXICON_POOLING}}
-_NUMBERS = {"stage": int, "dimensions": int, "tasks": int, "score": float, "hours": float}
+_CHOICES_OF_ONE = {
+    "llm2vec_words": {"task": WORD_TASKS},
+    "llm2vec_hours": {"method": METHODS},
+    "lens_attention_pooling": {"pooling": LEXICON_POOLING},
+} | {f"causal2vec_{part}": {"variant": variants} for part, variants in CAUSAL2VEC_VARIANTS.items()}
+_NUMBERS = {
+    "stage": int,
+    "dimensions": int,
+    "tasks": int,
+    "score": float,
+    "hours": float,
+    "tokens": float,
+    "milliseconds": float,
+}
 
 _MEND = "Restore the file from the project's repository."
 
@@ -191,6 +218,20 @@ def instructions(paper: str) -> pd.DataFrame:
     )
 
 
+def examples() -> pd.DataFrame:
+    """Examples of the tasks of suite docs, to put into a prompt; none of them is a text that the suite evaluates.
+
+    Returns:
+        15 rows, strings: ``task`` (for all tasks with its instruction), ``query``, and ``response``: a text that
+        answers the query or means the same, or the name of its class. Topics and packages are others than evaluated.
+
+    Raises:
+        MissingDataError: The file is absent; the message names its path.
+        DamagedFileError: The file is not the one described here; the message says what is wrong.
+    """
+    return _read("instructions", "examples.csv", columns=["task", "query", "response"])
+
+
 def published(table: str) -> pd.DataFrame:
     """What a paper prints for its models, one number a row.
 
@@ -232,6 +273,18 @@ def published(table: str) -> pd.DataFrame:
         ``lens_hybrid``: ``model`` (LENS + BGE is the concatenation), ``task`` (mteb's name, or average), ``score``
         (nDCG@10) and ``source``.
 
+        ``causal2vec_mteb``: ``model`` (the language model; other for what was built on another), ``method``,
+        ``task_type``, ``tasks``, ``score`` and ``source``.
+
+        ``causal2vec_components``, ``_freezing``, ``_position``, ``_tokens`` and ``_representation``: ``model``,
+        ``variant`` (one of ``CAUSAL2VEC_VARIANTS``), ``task_type``, ``tasks``, ``score`` and ``source``.
+
+        ``causal2vec_encoders``: ``model`` (none where the encoder embeds alone), ``encoder`` (none where there is only
+        the language model), ``task_type``, ``tasks``, ``score`` and ``source``.
+
+        ``causal2vec_efficiency``: ``method``, ``task`` (mteb's name), ``tokens`` and ``milliseconds`` (float64, the
+        mean of a text) and ``source``.
+
     Raises:
         UnknownNameError: No such table; the message lists those there are.
         MissingDataError: The file is absent; the message names its path.
@@ -239,7 +292,7 @@ def published(table: str) -> pd.DataFrame:
 
     Source:
         LLM2Vec: tables 1, 2 and 5; 1 and appendix E.1 for Echo; 4; 6. NV-Embed: tables 2 and 3; 4; 5. LENS:
-        tables 1; 2; 5; 6.
+        tables 1; 2; 5; 6. Causal2Vec: tables 1; 2, 11, 12, 5 and 10; 6; section 4.4.
     """
     name = table.replace("-", "_") if isinstance(table, str) else table
     if name not in PUBLISHED:

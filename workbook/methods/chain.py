@@ -24,6 +24,7 @@ class Chain:
         attention: ``causal`` or ``bidirectional``.
         template: Name of a template, or a Template.
         max_length: Longest input in tokens.
+        examples: Of a template with a place for them: by bare instruction, pairs of a query and its response.
     """
 
     pooling: str
@@ -31,6 +32,7 @@ class Chain:
     attention: str = "causal"
     template: Any = "plain"
     max_length: int = 512
+    examples: Mapping[str, Any] = field(default_factory=dict)
 
     def changed(self) -> dict[str, Any]:
         """The fields that are not at their default, as plain data."""
@@ -75,6 +77,8 @@ class Chain:
             template=chain.template,
             max_length=chain.max_length,
         )
+        if chain.examples:
+            module.examples = chain.examples
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             width, name = module.get_embedding_dimension(), decoder.config.name_or_path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,21 @@ class Decoder(InputModule):
     def template(self) -> dict[str, Any]:
         """The template as plain data, as it is saved."""
         return self._template.model_dump(mode="json")
+
+    @property
+    def examples(self) -> dict[str, list[list[str]]]:
+        """Examples in the prompt: by bare instruction, [query, response] pairs, as they are saved.
+
+        To set them, any sequences of pairs will do; ``{}`` takes them out again.
+
+        Raises:
+            InvalidValueError: Something else, or a template that has no place for examples.
+        """
+        return self.template.get("examples", {})
+
+    @examples.setter
+    def examples(self, examples: Mapping[str, Sequence[Sequence[str]]]) -> None:
+        self._template = _template(self.template | {"examples": examples})
 
     @property
     def max_length(self) -> int:
