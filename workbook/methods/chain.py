@@ -24,6 +24,9 @@ class Chain:
         attention: ``causal`` or ``bidirectional``.
         template: Name of a template, or a Template.
         max_length: Longest input in tokens.
+        encoder: Name of a bidirectional encoder that makes contextual tokens of a text; None for none.
+        encoder_options: ``tokens``, ``prefix``, ``sees_instruction`` and ``trainable``, see
+            :func:`~workbook.modules.contextual.contextual_decoder`.
     """
 
     pooling: str
@@ -31,6 +34,8 @@ class Chain:
     attention: str = "causal"
     template: Any = "plain"
     max_length: int = 512
+    encoder: str | None = None
+    encoder_options: Mapping[str, Any] = field(default_factory=dict)
 
     def changed(self) -> dict[str, Any]:
         """The fields that are not at their default, as plain data."""
@@ -43,7 +48,7 @@ class Chain:
     def build(self, backbone: str | SentenceTransformer, seed: int = 0, **options: Any) -> SentenceTransformer:
         """The model on a backbone; ``options`` replace fields of the chain or say how the backbone is loaded.
 
-        ``seed`` is that of poolings with weights: two builds are the same.
+        ``seed`` is that of new weights: two builds are the same.
 
         Raises:
             UnknownNameError: An option that does not exist.
@@ -60,7 +65,7 @@ class Chain:
         from sentence_transformers import SentenceTransformer
 
         from .. import backbones
-        from ..modules import Decoder, make_pooling
+        from ..modules import make_decoder, make_pooling
 
         if isinstance(backbone, SentenceTransformer):
             decoder, tokenizer = _shared(backbone, chain.attention, [name for name in LOADING if name in options])
@@ -68,15 +73,10 @@ class Chain:
             loading = {key: value for key, value in options.items() if key in LOADING}
             decoder = backbones.load_decoder(backbone, **loading)
             tokenizer = backbones.load_tokenizer(backbone)
-        module = Decoder(
-            decoder,
-            tokenizer,
-            attention=chain.attention,
-            template=chain.template,
-            max_length=chain.max_length,
-        )
+        layout = {name: getattr(chain, name) for name in ("attention", "template", "max_length")}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
+            module = make_decoder(decoder, tokenizer, chain.encoder, chain.encoder_options, **layout)
             width, name = module.get_embedding_dimension(), decoder.config.name_or_path
             pooling = make_pooling(chain.pooling, width, name, **chain.pooling_options)
         modules = [module, pooling.to(decoder.device)]
