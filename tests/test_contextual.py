@@ -309,7 +309,6 @@ def test_training(own, build, monkeypatch, adapter, trainable, tokens):
     model = build(encoder_options={"trainable": trainable, "tokens": tokens})
     start, free = weights(model), {name: p.requires_grad for name, p in model.named_parameters()}
     parts = model[0].decoder, model[0].encoder
-    # Clipped to a sensible size: two steps of a random model.
     one = stage(own, "contrastive", steps=3, adapter=adapter, gradient_checkpointing=True)
     done = trained(one, model=model)
     changed = {name.split(".")[1] for name in differing(start, done.model)}
@@ -400,7 +399,7 @@ def test_a_damaged_file(build, tmp_path, name):
     content = bytearray((tmp_path / name).read_bytes())
     content[-5] ^= 1
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(DamagedFileError, match=f"{name}: expected sha256 .* Save the model again|sha256"):
+    with pytest.raises(DamagedFileError, match=f"{name}: expected sha256"):
         SentenceTransformer(str(tmp_path), trust_remote_code=True, device="cpu")
 
 
