@@ -37,12 +37,13 @@ def close(a, b, atol=1e-5):
 def test_batch_size_order_and_padding_side_change_nothing(method, mode, backbone):
     model = build(method, mode, backbone)
     expected = model.encode(TEXTS, prompt=INSTRUCTION)
-    assert expected.shape == (5, 32)
+    assert expected.shape == (5, 64 if method == "causal2vec" else 32)  # two states, one behind the other
     assert expected.dtype == np.float32
-    close(model.encode(TEXTS, prompt=INSTRUCTION, batch_size=1), expected)
-    close(model.encode(TEXTS[::-1], prompt=INSTRUCTION, batch_size=2)[::-1], expected)
+    atol = 1e-4 if method == "causal2vec" else 1e-5  # the rounding of a real encoder, after a decoder that widens it
+    close(model.encode(TEXTS, prompt=INSTRUCTION, batch_size=1), expected, atol)
+    close(model.encode(TEXTS[::-1], prompt=INSTRUCTION, batch_size=2)[::-1], expected, atol)
     model.tokenizer.padding_side = "left"
-    close(model.encode(TEXTS, prompt=INSTRUCTION), expected)
+    close(model.encode(TEXTS, prompt=INSTRUCTION), expected, atol)
 
 
 def test_the_real_backbone_is_as_steady(smollm2):

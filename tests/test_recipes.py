@@ -18,6 +18,7 @@ NAMES = {
     "llm2vec": ["mntp", "simcse", "contrastive"],
     "nv-embed": ["retrieval", "blended"],
     "lens": ["distilled"],
+    "causal2vec": ["contextual"],
 }
 """Stages of the methods that are not trained by the shared supervised stage alone."""
 
@@ -143,6 +144,24 @@ def test_lens_as_published():
     assert (stage.options["temperature"], stage.teacher) == (0.02, "BAAI/bge-reranker-large")
     assert stage.options.get("in_batch", True)
     assert not stage.blend  # a batch comes from one data set
+
+
+@pytest.mark.parametrize(
+    ("width", "steps", "rows", "alpha"), [(2048, 2000, 128, 128), (2049, 1000, 64, 32), (4096, 1000, 64, 32)]
+)
+def test_causal2vec_as_published(sized, width, steps, rows, alpha):
+    """Table 7 and appendix A.1; S-LLaMA-1.3B is 2048 wide."""
+    sized("llama", width)
+    chain, (stage,) = METHODS["causal2vec"].chain, recipe("causal2vec", "paper", "any").stages
+    assert (chain.pooling, chain.attention, chain.template) == ("contextual", "causal", "causal2vec")
+    assert chain.encoder_options == chain.pooling_options == {}  # one token behind the instruction, concatenated
+    assert (stage.data, stage.steps, stage.decay_steps) == ("e5", steps, 2 * steps)
+    assert (stage.batch_size, stage.batch_size // stage.accumulation) == (512, rows)
+    assert (stage.learning_rate, stage.warmup_steps, stage.max_length) == (1e-4, 300, 512)
+    assert (stage.adapter.rank, stage.adapter.alpha) == (64, alpha)
+    assert stage.options["temperature"] == 0.05
+    assert stage.options.get("in_batch", True)
+    assert stage.gradient_checkpointing
 
 
 @pytest.mark.parametrize("scale", SCALES)

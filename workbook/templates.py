@@ -1,8 +1,8 @@
 """Templates: how an instruction and a text become token ids, and which of those tokens are pooled.
 
 A template is a row of pieces. A piece is a string with placeholders (``{instruction}``, ``{text}``, or ``{bos}``,
-``{eos}`` and ``{examples}`` standing alone) and says whether its tokens are pooled. The mask is exact: a token is
-pooled when it covers a character of a pooled piece, whatever the tokenizer merges at the border.
+``{eos}``, ``{examples}`` and ``{context}`` standing alone) and says whether its tokens are pooled. The mask is exact: a
+token is pooled when it covers a character of a pooled piece, whatever the tokenizer merges at the border.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from .errors import InvalidValueError, UnknownNameError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+CONTEXT = -1
+"""The id of a contextual token, which is no word: no tokenizer gives it, and no table of word embeddings takes it."""
+_SPECIAL = ("{bos}", "{eos}", "{context}")
 
 
 class Piece(NamedTuple):
@@ -80,7 +84,12 @@ class Template(BaseModel):
         return self
 
     def encode(
-        self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], instruction: str | None, max_length: int
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        texts: Sequence[str],
+        instruction: str | None,
+        max_length: int,
+        contextual_tokens: int = 0,
     ) -> list[Encoded]:
         """Token ids and pooling masks of texts, unpadded.
 
@@ -95,6 +104,7 @@ class Template(BaseModel):
             texts: Strings.
             instruction: The bare task instruction, or None or blank for none.
             max_length: In tokens; see ``joint`` and ``examples``.
+            contextual_tokens: How many of the id :data:`CONTEXT` stand where ``{context}`` does; they count as others.
 
         Raises:
             InvalidValueError: The template's own tokens alone fill ``max_length``; or, with ``words_only``, a text of
@@ -103,7 +113,12 @@ class Template(BaseModel):
         instruction = (instruction or "").strip()
         pieces = self.instructed if instruction else self.plain
         rows = [Encoded([], []) for _ in texts]
-        segments = [self._segment(tokenizer, group, texts, instruction) for group in self._groups(pieces, tokenizer)]
+        segments = [
+            [[Token(CONTEXT, group[0].pooled)] * contextual_tokens] * len(texts)
+            if group[0].string == "{context}"
+            else self._segment(tokenizer, group, texts, instruction)
+            for group in self._groups(pieces, tokenizer)
+        ]
         for index, text in enumerate(texts):
             parts = [segment[index] for segment in segments]
             parts = self._cut(parts, max_length, text) if self.joint else [part[:max_length] for part in parts]
@@ -119,7 +134,7 @@ class Template(BaseModel):
         if not self.joint:
             return [[piece] for piece in kept]
         groups = []
-        for special, run in groupby(kept, key=lambda piece: piece.string in ("{bos}", "{eos}")):
+        for special, run in groupby(kept, key=lambda piece: piece.string in _SPECIAL):
             group = list(run)
             groups.extend([[piece] for piece in group] if special else [group])
         return groups
@@ -215,7 +230,7 @@ def _pieces(*pieces: tuple[str, bool]) -> tuple[Piece, ...]:
     return tuple(Piece(*piece) for piece in pieces)
 
 
-_BOS = ("{bos}", False)
+_BOS, _CONTEXT = ("{bos}", False), ("{context}", False)
 
 TEMPLATES: dict[str, Template] = {
     # LLM2Vec, section 3.2: instruction, one space, text; only the text is pooled.
@@ -277,6 +292,17 @@ TEMPLATES: dict[str, Template] = {
         ),
         plain=_pieces(_BOS, ("{text}", True), ("{eos}", True)),
         example="<instruct>{instruction}\n<query>{query}\n<response>{response}\n\n",
+    ),
+    # Causal2Vec, equation 2. Instruction and text are tokenized apart, since the contextual token stands between them,
+    # and the text alike with an instruction and without. The paper does not say how instructions read; they are bare.
+    "causal2vec": Template(
+        instructed=_pieces(_BOS, ("{instruction}", False), _CONTEXT, ("{text}", True), ("{eos}", True)),
+        plain=_pieces(_BOS, _CONTEXT, ("{text}", True), ("{eos}", True)),
+    ),
+    # The same with the contextual token in front of the instruction (table 4).
+    "causal2vec-before": Template(
+        instructed=_pieces(_BOS, _CONTEXT, ("{instruction} ", False), ("{text}", True), ("{eos}", True)),
+        plain=_pieces(_BOS, _CONTEXT, ("{text}", True), ("{eos}", True)),
     ),
 }
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import UnknownNameError
 from ..training.recipe import Recipe
-from . import icl, lens, llm2vec, nv_embed
+from . import causal2vec, icl, lens, llm2vec, nv_embed
 from .chain import Chain
 from .stages import contrastive
 
@@ -40,6 +40,7 @@ METHODS: dict[str, Method] = {
     "llm2vec": Method(llm2vec.CHAIN, llm2vec.recipe),
     "nv-embed": Method(nv_embed.CHAIN, nv_embed.recipe),
     "lens": Method(lens.CHAIN, lens.recipe),
+    "causal2vec": Method(causal2vec.CHAIN, causal2vec.recipe),
     "icl": Method(icl.CHAIN, _supervised),
 }
 
@@ -54,15 +55,15 @@ def build(method: str, backbone: str | SentenceTransformer = "smollm2-135m", **o
         method: A name from :data:`METHODS`.
         backbone: A name or folder, see ``workbook.backbones.resolve``; or a model built before with the same attention,
             whose decoder is shared, not copied (another pooling of a large model costs no memory).
-        **options: ``attention``, ``pooling``, ``pooling_options``, ``template``, ``max_length`` (tokens) and
-            ``examples`` replace the method's own; ``seed`` is that of a pooling with weights of its own; ``dtype`` and
+        **options: ``attention``, ``pooling``, ``pooling_options``, ``template``, ``max_length`` (tokens), ``examples``,
+            ``encoder`` and ``encoder_options`` replace the method's own; ``seed`` is that of new weights; ``dtype`` and
             ``attn_implementation`` replace what the machine's capability suggests; ``device`` places the model.
 
     Returns:
         A SentenceTransformer: ``encode(texts, prompt=instruction)`` gives float32 (texts, dim), not normalised.
 
     Raises:
-        UnknownNameError: Unknown method, option, backbone, attention, pooling or template.
+        UnknownNameError: Unknown method, option, backbone, encoder, attention, pooling or template.
         InvalidValueError: A value outside its range, or a decoder that can't be shared.
 
     Example:

@@ -25,6 +25,9 @@ class Chain:
         template: Name of a template, or a Template.
         max_length: Longest input in tokens.
         examples: Of a template with a place for them: by bare instruction, pairs of a query and its response.
+        encoder: Name of a bidirectional encoder that makes contextual tokens of a text; None for none.
+        encoder_options: ``tokens``, ``prefix``, ``sees_instruction`` and ``trainable``, see
+            :func:`~workbook.modules.contextual.contextual_decoder`.
     """
 
     pooling: str
@@ -33,6 +36,8 @@ class Chain:
     template: Any = "plain"
     max_length: int = 512
     examples: Mapping[str, Any] = field(default_factory=dict)
+    encoder: str | None = None
+    encoder_options: Mapping[str, Any] = field(default_factory=dict)
 
     def changed(self) -> dict[str, Any]:
         """The fields that are not at their default, as plain data."""
@@ -45,7 +50,7 @@ class Chain:
     def build(self, backbone: str | SentenceTransformer, seed: int = 0, **options: Any) -> SentenceTransformer:
         """The model on a backbone; ``options`` replace fields of the chain or say how the backbone is loaded.
 
-        ``seed`` is that of poolings with weights: two builds are the same.
+        ``seed`` is that of new weights: two builds are the same.
 
         Raises:
             UnknownNameError: An option that does not exist.
@@ -62,7 +67,7 @@ class Chain:
         from sentence_transformers import SentenceTransformer
 
         from .. import backbones
-        from ..modules import Decoder, make_pooling
+        from ..modules import make_decoder, make_pooling
 
         if isinstance(backbone, SentenceTransformer):
             decoder, tokenizer = _shared(backbone, chain.attention, [name for name in LOADING if name in options])
@@ -70,17 +75,12 @@ class Chain:
             loading = {key: value for key, value in options.items() if key in LOADING}
             decoder = backbones.load_decoder(backbone, **loading)
             tokenizer = backbones.load_tokenizer(backbone)
-        module = Decoder(
-            decoder,
-            tokenizer,
-            attention=chain.attention,
-            template=chain.template,
-            max_length=chain.max_length,
-        )
-        if chain.examples:
-            module.examples = chain.examples
+        layout = {name: getattr(chain, name) for name in ("attention", "template", "max_length")}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
+            module = make_decoder(decoder, tokenizer, chain.encoder, chain.encoder_options, **layout)
+            if chain.examples:
+                module.examples = chain.examples
             width, name = module.get_embedding_dimension(), decoder.config.name_or_path
             pooling = make_pooling(chain.pooling, width, name, **chain.pooling_options)
         modules = [module, pooling.to(decoder.device)]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UnknownNameError
 from .attention_pooling import LatentAttention, SelfAttention
+from .contextual import ContextualDecoder, ContextualPooling, ContextualTokens, contextual_decoder
 from .decoder import Decoder
 from .hybrid import Hybrid
 from .lexicon import Lexicon, lexicon_of
@@ -16,13 +18,65 @@ from .pooling import Pooling
 
 if TYPE_CHECKING:
     from sentence_transformers.base.modules.module import Module
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["POOLINGS", "Decoder", "Hybrid", "LatentAttention", "Lexicon", "Pooling", "SelfAttention", "make_pooling"]
+__all__ = [
+    "POOLINGS",
+    "ContextualDecoder",
+    "ContextualPooling",
+    "ContextualTokens",
+    "Decoder",
+    "Hybrid",
+    "LatentAttention",
+    "Lexicon",
+    "Pooling",
+    "SelfAttention",
+    "make_decoder",
+    "make_pooling",
+]
 
-_TRAINED = {"latent_attention": LatentAttention, "self_attention": SelfAttention}
+_KINDS = {
+    "latent_attention": LatentAttention,
+    "self_attention": SelfAttention,
+    "contextual": ContextualPooling,
+}
 
-POOLINGS = (*_PLAIN, *_TRAINED, "lexicon")
-"""Names of the poolings; those by attention have weights of their own, ``lexicon`` the backbone's head."""
+POOLINGS = (*_PLAIN, *_KINDS, "lexicon")
+"""Names of the poolings.
+
+Those by attention have weights of their own, ``lexicon`` the backbone's head, and ``contextual`` needs an encoder.
+"""
+
+_ENCODER_OPTIONS = ("tokens", "prefix", "sees_instruction", "trainable")
+
+
+def make_decoder(
+    decoder: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    encoder: str | None = None,
+    /,
+    options: Mapping[str, Any] | None = None,
+    **layout: Any,
+) -> Decoder:
+    """The first module of a chain: a decoder, or one that reads contextual tokens of an encoder.
+
+    Args:
+        decoder: A transformers decoder.
+        tokenizer: Its tokenizer.
+        encoder: Name of an encoder, or None for none.
+        options: ``tokens``, ``prefix``, ``sees_instruction`` and ``trainable``, as of
+            :func:`~.contextual.contextual_decoder`.
+        **layout: ``attention``, ``template`` and ``max_length``, as of :class:`~.decoder.Decoder`.
+
+    Raises:
+        UnknownNameError: No such encoder, option, attention or template.
+        InvalidValueError: Options without an encoder, or as the modules.
+        AttentionError: As the modules.
+    """
+    _check("encoder", options or {}, _ENCODER_OPTIONS if encoder else ())
+    if encoder is None:
+        return Decoder(decoder, tokenizer, **layout)
+    return contextual_decoder(decoder, tokenizer, encoder, **options or {}, **layout)
 
 
 def make_pooling(name: str, embedding_dimension: int, backbone: str, /, **options: Any) -> Module:
@@ -41,15 +95,18 @@ def make_pooling(name: str, embedding_dimension: int, backbone: str, /, **option
     if name not in POOLINGS:
         raise UnknownNameError("pooling", name, POOLINGS)
     if name in _PLAIN:
-        if options:
-            raise UnknownNameError(f"option of {name} pooling", next(iter(options)), ())
+        _check(f"{name} pooling", options, ())
         return Pooling(name, embedding_dimension)
     if name == "lexicon":
         make, known = partial(lexicon_of, backbone), list(signature(lexicon_of).parameters)[1:]
     else:
-        kind = _TRAINED[name]
+        kind = _KINDS[name]
         make, known = partial(kind, embedding_dimension), [k for k in kind.config_keys if k != "embedding_dimension"]
+    _check(f"{name} pooling", options, known)
+    return make(**options)
+
+
+def _check(of: str, options: Mapping[str, Any], known: Collection[str]) -> None:
     for option in options:
         if option not in known:
-            raise UnknownNameError(f"option of {name} pooling", option, known)
-    return make(**options)
+            raise UnknownNameError(f"option of {of}", option, known)

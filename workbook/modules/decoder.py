@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,10 @@ class Decoder(InputModule):
 
     config_file_name = "decoder_config.json"
     config_keys = ("attention", "template", "max_length")
+    adapted: tuple[str, ...] = ("decoder",)
+    """Attributes that hold the transformers which a training adapts."""
+    contextual_tokens = 0
+    """How many tokens ``{context}`` stands for in the template."""
 
     def __init__(
         self,
@@ -132,7 +136,7 @@ class Decoder(InputModule):
             if not isinstance(text, str):
                 # Without its position: sentence-transformers hands over batches, sorted by length.
                 raise InvalidValueError("texts", "strings", text, "Drop it, or turn it into text first.")
-        return self._template.encode(self.tokenizer, texts, instruction, self.max_length)
+        return self._template.encode(self.tokenizer, texts, instruction, self.max_length, self.contextual_tokens)
 
     def preprocess(
         self, inputs: Sequence[str | dict[str, str] | Sequence[int]], prompt: str | None = None, **kwargs: Any
@@ -165,28 +169,19 @@ class Decoder(InputModule):
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Add ``token_embeddings``, (batch, tokens, dim) in the decoder's dtype, to the features."""
-        ids, mask = features["input_ids"], features["attention_mask"]
-        if torch.is_grad_enabled() or ids.device.type != "cpu" or ids.numel() <= _CPU_TOKENS:
-            features["token_embeddings"] = self._states(ids, mask)
-            return features
-        # On a CPU padding costs as much as text: go through the batch in groups of like length.
-        lengths = mask.sum(dim=1)
-        states = None
-        for rows in _groups_of_like_length(lengths, _CPU_TOKENS):
-            columns = mask[rows].any(dim=0)
-            part = self._states(ids[rows][:, columns], mask[rows][:, columns])
-            if states is None:
-                states = part.new_zeros(*ids.shape, part.shape[-1])
-            states[rows.unsqueeze(1), columns.nonzero().squeeze(1)] = part
-        features["token_embeddings"] = states
+        features["token_embeddings"] = in_groups(self._states, self._inputs(features), features["attention_mask"])
         return features
 
-    def _states(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def _inputs(self, features: dict[str, Any]) -> dict[str, torch.Tensor]:
+        """What the language model reads, (batch, tokens, ..), by the name of its argument."""
+        return {"input_ids": features["input_ids"]}
+
+    def _states(self, inputs: dict[str, torch.Tensor], mask: torch.Tensor) -> torch.Tensor:
         """Last hidden states; positions count from the first real token, so that padding on the left moves nothing."""
         positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
         padded = not bool(mask.all())
         return self.decoder(
-            input_ids=ids,
+            **inputs,
             attention_mask=mask if padded else None,
             position_ids=positions if padded else None,
             use_cache=False,
@@ -220,9 +215,9 @@ class Decoder(InputModule):
             DamagedFileError: A file does not match its checksum.
         """
         hub = {key: kwargs[key] for key in ("token", "cache_folder", "revision", "local_files_only") if key in kwargs}
-        folder = cls.load_dir_path(model_name_or_path, subfolder=subfolder, **hub)
+        folder = Path(cls.load_dir_path(model_name_or_path, subfolder=subfolder, **hub))
         verify_checksums(
-            Path(folder),
+            folder,
             "Save the model again, or copy it again from its source; after an edit on purpose delete checksums.json.",
         )
         config = cls.load_config(model_name_or_path, subfolder=subfolder, **hub)
@@ -232,7 +227,14 @@ class Decoder(InputModule):
             dtype=options.get("dtype", AutoConfig.from_pretrained(folder).dtype or "auto"),
             attn_implementation=options.get("attn_implementation", "auto"),
         )
-        return cls(decoder, backbones.load_tokenizer(folder), **config)
+        return cls._assembled(folder, decoder, backbones.load_tokenizer(folder), config)
+
+    @classmethod
+    def _assembled(
+        cls, folder: Path, decoder: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: dict[str, Any]
+    ) -> Decoder:
+        """The module of what was loaded, and of what else the folder holds."""
+        return cls(decoder, tokenizer, **config)
 
 
 def _template(data: object) -> Template:
@@ -242,6 +244,30 @@ def _template(data: object) -> Template:
         first = error.errors()[0]
         problem = f"{'.'.join(map(str, first['loc'])) or 'template'}: {first['msg']}."
         raise InvalidValueError("template", f"one of {[*TEMPLATES]}, a Template or its data", data, problem) from error
+
+
+def in_groups(
+    states: Callable[[dict[str, torch.Tensor], torch.Tensor], torch.Tensor],
+    inputs: dict[str, torch.Tensor],
+    mask: torch.Tensor,
+) -> torch.Tensor:
+    """States of a batch: at once, or on a CPU, where padding costs as much as text, in groups of like length.
+
+    Args:
+        states: From inputs and mask to states (batch, tokens, dim); what it gives for padding is not kept.
+        inputs: Each (batch, tokens, ..).
+        mask: (batch, tokens), 1 at real tokens.
+    """
+    if torch.is_grad_enabled() or mask.device.type != "cpu" or mask.numel() <= _CPU_TOKENS:
+        return states(inputs, mask)
+    made = None
+    for rows in _groups_of_like_length(mask.sum(dim=1), _CPU_TOKENS):
+        columns = mask[rows].any(dim=0)
+        part = states({name: value[rows][:, columns] for name, value in inputs.items()}, mask[rows][:, columns])
+        if made is None:
+            made = part.new_zeros(*mask.shape, part.shape[-1])
+        made[rows.unsqueeze(1), columns.nonzero().squeeze(1)] = part
+    return made
 
 
 def _groups_of_like_length(lengths: torch.Tensor, budget: int) -> list[torch.Tensor]:

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from .data import TrainingData
-    from .recipe import Stage
+    from .recipe import Adapter, Stage
 
 
 @contextlib.contextmanager
 def prepared(model: SentenceTransformer, stage: Stage, seed: int) -> Iterator[None]:
     """The model ready to train, and back: adapters merged, dtype, dropout, attention and limits as they were.
 
-    Where the block fails, adapters are dropped and the decoder is as it was before the stage; one that was trained
-    whole is not.
+    What is frozen stays frozen. Where the block fails, adapters are dropped and the decoder is as it was before the
+    stage; one that was trained whole is not.
 
     Args:
         model: A chain that begins with a Decoder.
@@ -37,29 +37,35 @@ def prepared(model: SentenceTransformer, stage: Stage, seed: int) -> Iterator[No
     """
     module = model[0]
     decoder = module.decoder
-    dtype, kernel, length = decoder.dtype, decoder.config._attn_implementation, module.max_length
+    parts = {name: getattr(module, name) for name in module.adapted}
+    dtypes = {name: part.dtype for name, part in parts.items()}
+    kernel, length = decoder.config._attn_implementation, module.max_length
     frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
     merged = False
     try:
-        model.requires_grad_(True)
         module.max_length = stage.max_length
         if decoder.device.type == "cpu":
             decoder.set_attn_implementation("eager")  # faster than sdpa where there is a gradient
-        if stage.adapter is None:
-            decoder.float()  # in half precision small updates round to nothing
-        else:
-            module.decoder = _adapted(decoder, stage, seed)
+        for name, part in parts.items():
+            if stage.adapter is None:
+                part.float()  # in half precision small updates round to nothing
+            else:
+                # The names of layers are the decoder's; an encoder has others, and gets one on each linear layer.
+                targets = list(stage.adapter.targets) if part is decoder else "all-linear"
+                setattr(module, name, _adapted(part, stage.adapter, targets, seed))
         if stage.gradient_checkpointing:
             decoder.activation_checkpointing_enable({"use_reentrant": False})
         yield
         merged = True
     finally:
-        if module.decoder is not decoder:
-            module.decoder = module.decoder.merge_and_unload() if merged else module.decoder.unload()
+        for name, part in parts.items():
+            if (adapted := getattr(module, name)) is not part:
+                setattr(module, name, adapted.merge_and_unload() if merged else adapted.unload())
+            part.to(dtypes[name])
         if stage.gradient_checkpointing:
             decoder.activation_checkpointing_disable()
         set_attention_dropout(decoder, 0.0)
-        decoder.to(dtype).set_attn_implementation(kernel)
+        decoder.set_attn_implementation(kernel)
         model.requires_grad_(True).eval()
         for parameter in frozen:
             parameter.requires_grad_(False)
@@ -67,17 +73,17 @@ def prepared(model: SentenceTransformer, stage: Stage, seed: int) -> Iterator[No
         module.attention = module.attention  # setting measures that it is still what it says
 
 
-def _adapted(decoder: nn.Module, stage: Stage, seed: int) -> peft.PeftModel:
-    adapter = stage.adapter
+def _adapted(transformer: nn.Module, adapter: Adapter, targets: list[str] | str, seed: int) -> peft.PeftModel:
     config = peft.LoraConfig(
         r=adapter.rank,
         lora_alpha=adapter.alpha,
         lora_dropout=adapter.dropout,
-        target_modules=list(adapter.targets),
+        target_modules=targets,
     )
-    with torch.random.fork_rng(devices=[decoder.device] if decoder.device.type == "cuda" else []):
+    device = transformer.device
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
-        return peft.get_peft_model(decoder, config)
+        return peft.get_peft_model(transformer, config)
 
 
 def objective(stage: Stage) -> Callable[..., nn.Module]:

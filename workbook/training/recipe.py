@@ -24,6 +24,8 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 class Adapter(BaseModel):
     """Low-rank adapters on the decoder's linear layers; they are merged into its weights when a stage ends.
 
+    An encoder that trains beside the decoder gets them on all its linear layers.
+
     Attributes:
         rank: Rank of the update.
         alpha: The update is scaled by alpha / rank.
@@ -66,8 +68,8 @@ class Stage(BaseModel):
         decay_steps: Steps after which its linear decay would reach 0; ``steps`` if not given.
         weight_decay: Of AdamW.
         max_grad_norm: Longer gradients are cut to this norm.
-        adapter: Low-rank adapters in the decoder; None trains all its parameters. Modules after the decoder are
-            always trained whole.
+        adapter: Low-rank adapters in the decoder, and in an encoder beside it that is trainable; None trains all their
+            parameters. What makes contextual tokens, and modules after the decoder, are always trained whole.
         gradient_checkpointing: Keep no activations of the decoder's layers, compute them again: memory for time.
     """
 

@@ -1,0 +1,68 @@
+"""Causal2Vec: a small encoder reads the text first, and the causal decoder reads its one token before the text."""
+
+from __future__ import annotations
+
+from .. import backbones
+from ..scale import get_scale
+from ..training.recipe import Recipe, Stage
+from .chain import Chain
+from .stages import ALL_LINEAR
+
+CHAIN = Chain(pooling="contextual", template="causal2vec", encoder="minilm")
+"""The paper's encoder is ``intfloat/e5-base-v2``; ``build("causal2vec", encoder=..)`` takes it where there is a Hub."""
+
+SIZES = {
+    "quick": {"steps": 4, "batch_size": 8, "max_length": 48, "learning_rate": 1e-3, "warmup_steps": 1},
+    "cpu": {"steps": 30, "batch_size": 16, "max_length": 64, "learning_rate": 1e-3, "warmup_steps": 3},
+    "gpu": {"steps": 300, "batch_size": 128, "max_length": 256, "learning_rate": 3e-4, "warmup_steps": 30},
+    "paper": {
+        "data": "e5",
+        "steps": 1000,
+        "batch_size": 512,
+        "accumulation": 8,
+        "max_length": 512,
+        "learning_rate": 1e-4,
+        "warmup_steps": 300,
+        "decay_steps": 2000,
+        "adapter": ALL_LINEAR.model_copy(update={"rank": 64, "alpha": 32}),
+        "gradient_checkpointing": True,
+    },
+}
+"""Sizes by scale; those of ``paper`` are of table 7 (7B) and appendix A.1.
+
+Not said there: the layers that get an adapter, and its dropout, which are LLM2Vec's here.
+"""
+
+SMALL = {
+    "paper": {
+        "steps": 2000,
+        "accumulation": 4,
+        "decay_steps": 4000,
+        "adapter": ALL_LINEAR.model_copy(update={"rank": 64, "alpha": 128}),
+    }
+}
+"""What is other for a small backbone, by scale: table 7 (1.3B)."""
+
+_WIDTH = 2048  # of S-LLaMA-1.3B
+
+
+def recipe(scale: str, backbone: str) -> Recipe:
+    """One stage: InfoNCE over in-batch and hard negatives.
+
+    For small backbones the paper trains the encoder too, by adapters as the decoder's: a recipe does not say so, but
+    ``build("causal2vec", encoder_options={"trainable": True})`` does.
+
+    Args:
+        scale: Name of the scale.
+        backbone: Name of the backbone: small ones are trained longer, with larger updates.
+
+    Raises:
+        UnknownNameError, ModelNotFoundError: No such scale or backbone.
+
+    Source: Causal2Vec, sections 3.2, 4.1 and 4.5.2; appendix A.1.
+    """
+    name, config = get_scale(scale).name, backbones.load_config(backbone)
+    sizes = SIZES[name] | (SMALL.get(name, {}) if config.hidden_size <= _WIDTH else {})
+    # A batch of the paper is accumulated from micro-batches of 64 or 128 rows; GradCache fits these on one GPU.
+    options = {"temperature": 0.05} | ({"mini_batch_size": 16} if name in ("gpu", "paper") else {})
+    return Recipe(stages=(Stage(name="contextual", objective="contrastive", options=options, **sizes),))

@@ -1,0 +1,327 @@
+"""The contextual token: a small bidirectional encoder reads a text, and a causal decoder begins with what it found."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from sentence_transformers.base.modules import Transformer
+from sentence_transformers.base.modules.module import Module
+from torch import nn
+from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
+
+from .. import attention as attention_modes
+from .. import backbones
+from ..errors import AttentionError, InvalidValueError, UnknownNameError
+from ..files import verify_checksums, write_checksums, writing
+from ..templates import CONTEXT
+from .decoder import Decoder, in_groups
+from .pooling import pool
+from .saving import SavedModule
+
+REPRESENTATIONS = {
+    "concat": ("context", "eos"),
+    "eos": ("eos",),
+    "context": ("context",),
+    "bi-eos": ("encoder", "eos"),
+}
+"""What the vector is made of, one behind the other; see :class:`ContextualPooling`."""
+_OWN = "encoder."  # begins the names of the encoder's features: with _ the trainer would take them for a column
+
+
+class ContextualTokens(SavedModule):
+    """From an encoder's states to tokens in a decoder's word-embedding space.
+
+    One token is C = W2 gelu(W1 h), where h is the mean of the encoder's states. Several are read by queries that are
+    trained, through one layer of cross-attention with the encoder's heads, and go through the same MLP. There are no
+    biases, as in the equation, and gelu is exact. The linear layers begin as torch's do, like those of LLaVA, which the
+    paper follows: it does not say. Weights are float32 beside a decoder and an encoder of any dtype.
+
+    Args:
+        encoder_dimension: Width k of the encoder's states.
+        embedding_dimension: Width d of the decoder's word embeddings.
+        tokens: How many.
+        heads: Of the cross-attention; of no matter for one token.
+
+    Raises:
+        InvalidValueError: A number of tokens that is not a positive whole one.
+
+    Source: Causal2Vec, section 3.1 and equation 1; several tokens, section 4.5.4, whose layers the paper leaves open.
+    """
+
+    config_keys = ("encoder_dimension", "embedding_dimension", "tokens", "heads")
+
+    def __init__(self, encoder_dimension: int, embedding_dimension: int, tokens: int = 1, heads: int = 1):
+        super().__init__()
+        if type(tokens) is not int or tokens < 1:
+            raise InvalidValueError("tokens", "a positive whole number of contextual tokens", tokens)
+        self.encoder_dimension, self.embedding_dimension = encoder_dimension, embedding_dimension
+        self.tokens, self.heads = tokens, heads
+        self.mlp = nn.Sequential(
+            nn.Linear(encoder_dimension, embedding_dimension, bias=False),
+            nn.GELU(),
+            nn.Linear(embedding_dimension, embedding_dimension, bias=False),
+        )
+        if tokens > 1:
+            self.queries = nn.Parameter(torch.randn(tokens, encoder_dimension))
+            self.attention = nn.MultiheadAttention(encoder_dimension, heads, batch_first=True)
+
+    def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """Add ``context``, (batch, tokens, d), made from ``token_embeddings`` (batch, words, k), to the features."""
+        dtype = self.mlp[0].weight.dtype
+        states, mask = features["token_embeddings"].to(dtype), features["attention_mask"]
+        if self.tokens == 1:
+            read = pool(states, mask, "mean").unsqueeze(1).to(dtype)
+        else:
+            queries = self.queries.expand(len(states), -1, -1)
+            read, _ = self.attention(queries, states, states, key_padding_mask=mask == 0, need_weights=False)
+        features["context"] = self.mlp(read)
+        return features
+
+
+class ContextualDecoder(Decoder):
+    """A decoder that reads contextual tokens in front of a text: each of its tokens knows the whole text, causally.
+
+    The encoder reads the text, its special tokens and no instruction; its states become contextual tokens, and the
+    decoder reads these as word embeddings where ``{context}`` stands in its template. It is no other decoder for that:
+    neither its weights nor its attention change. Where word embeddings are scaled (Gemma), the contextual token is
+    scaled as they are, so that it is made like a row of their table.
+
+    The encoder is frozen, and its dropout off, unless it is ``trainable``: then it trains as the decoder does, by
+    adapters of its own or as a whole. It reads no more than ``max_length`` of its own tokens; where it can't read that
+    many, texts that it cuts are said, once.
+
+    Args:
+        decoder: As of :class:`Decoder`.
+        tokenizer: The decoder's.
+        encoder: A bidirectional transformer; this is measured.
+        encoder_tokenizer: Its fast tokenizer, whose ``model_max_length`` is the longest input that it takes.
+        context: From the encoder's states to the decoder's word embeddings.
+        prefix: What the encoder reads in front of each text, such as ``"query: "`` for E5.
+        sees_instruction: Whether the encoder reads the instruction, and a space, in front of the text.
+        trainable: Whether the encoder trains.
+        **layout: ``attention``, ``template`` and ``max_length``, as of :class:`Decoder`.
+
+    Raises:
+        AttentionError: The encoder is causal, or as :class:`Decoder`.
+        UnknownNameError: As :class:`Decoder`.
+        InvalidValueError: As :class:`Decoder`, or a template without a place for the contextual token.
+
+    Source: Causal2Vec, sections 3.1 and 4.5, equation 2. What the encoder reads is not said: whether the instruction,
+    and whether the prefix that E5 was trained with.
+    """
+
+    config_keys = (*Decoder.config_keys, "prefix", "sees_instruction", "trainable")
+
+    def __init__(
+        self,
+        decoder: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        encoder: PreTrainedModel,
+        encoder_tokenizer: PreTrainedTokenizerBase,
+        context: ContextualTokens,
+        *,
+        prefix: str = "",
+        sees_instruction: bool = False,
+        trainable: bool = False,
+        **layout: Any,
+    ):
+        super().__init__(decoder, tokenizer, **layout)
+        for form in ("instructed", "plain"):
+            if [piece.string for piece in getattr(self._template, form)].count("{context}") != 1:
+                raise InvalidValueError(
+                    "template", f"{{context}} as one of its pieces, once, in its {form} form", layout.get("template"),
+                    "The templates causal2vec and causal2vec-before have it.",
+                )  # fmt: skip
+        measured = attention_modes.probe(encoder)
+        if measured != "bidirectional":
+            raise AttentionError(
+                f"encoder: expected bidirectional attention, measured {measured} in {encoder.config.name_or_path!r}. "
+                "A contextual token from it would tell no more than the text's last words: name an encoder, such as "
+                "minilm."
+            )
+        self.encoder = encoder.requires_grad_(trainable)
+        self.encoder_tokenizer = encoder_tokenizer
+        self.context = context
+        self.prefix, self.sees_instruction, self.trainable = prefix, sees_instruction, trainable
+        self._told = False
+
+    @property
+    def adapted(self) -> tuple[str, ...]:
+        """Attributes that hold the transformers which a training adapts."""
+        return ("decoder", "encoder") if self.trainable else ("decoder",)
+
+    @property
+    def contextual_tokens(self) -> int:
+        """How many tokens ``{context}`` stands for in the template."""
+        return self.context.tokens
+
+    def train(self, mode: bool = True) -> Self:
+        """Switch to training, all but a frozen encoder: its dropout would make the token another at each reading."""
+        super().train(mode)
+        if not self.trainable:
+            self.encoder.eval()
+        return self
+
+    def preprocess(
+        self, inputs: Sequence[str | dict[str, str]], prompt: str | None = None, **kwargs: Any
+    ) -> dict[str, torch.Tensor]:
+        """Tokenize texts for the decoder, as :meth:`Decoder.preprocess`, and for the encoder.
+
+        Returns:
+            The decoder's features; ``context_mask``, 1 where a contextual token stands; and the encoder's own, such as
+            ``encoder.input_ids``: int64 (batch, tokens), padded each for its own reader.
+
+        Raises:
+            InvalidValueError: As :meth:`Decoder.preprocess`, or rows of token ids.
+        """
+        features = super().preprocess(inputs, prompt, **kwargs)
+        features["context_mask"] = (features["input_ids"] == CONTEXT).long()
+        if any(isinstance(row, list) for row in inputs):
+            raise InvalidValueError("inputs", "texts, since an encoder of its own reads them too", "rows of token ids")
+        rows = [(row["instruction"], row["text"]) if isinstance(row, dict) else (prompt, row) for row in inputs]
+        seen = [(instruction or "").strip() if self.sees_instruction else "" for instruction, _ in rows]
+        texts = [
+            self.prefix + (f"{instruction} {text}" if instruction else text)
+            for instruction, (_, text) in zip(seen, rows, strict=True)
+        ]
+        limit = min(self.max_length, self.encoder_tokenizer.model_max_length)
+        own = self.encoder_tokenizer(texts, truncation=True, max_length=limit, padding=True, return_tensors="pt")
+        if limit < self.max_length and not self._told and any(one.overflowing for one in own.encodings):
+            self._told = True
+            warnings.warn(
+                f"The encoder reads the first {limit} of its tokens, the decoder {self.max_length}: of a longer text "
+                "the contextual token does not know the end. Set max_length to the encoder's, or name one that reads "
+                "more. (Said once.)",
+                stacklevel=2,
+            )
+        return features | {_OWN + name: value for name, value in own.items()}
+
+    def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """Add ``token_embeddings``, as :class:`Decoder`, and ``context``, (batch, contextual tokens, dim): the tokens
+        as they go into the decoder, before any scaling.
+        """
+        own = {name.removeprefix(_OWN): value for name, value in features.items() if name.startswith(_OWN)}
+        mask = own.pop("attention_mask")
+        states = in_groups(self._encoded, own, mask)
+        features["context"] = self.context({"token_embeddings": states, "attention_mask": mask})["context"]
+        return super().forward(features, **kwargs)
+
+    def _encoded(self, inputs: dict[str, torch.Tensor], mask: torch.Tensor) -> torch.Tensor:
+        return self.encoder(**inputs, attention_mask=mask).last_hidden_state
+
+    def _inputs(self, features: dict[str, Any]) -> dict[str, torch.Tensor]:
+        table, place = self.decoder.get_input_embeddings(), features["context_mask"].bool()
+        words = table(features["input_ids"].masked_fill(place, 0))
+        # Gemma scales as it looks words up, where the contextual token does not come by.
+        context = features["context"] * getattr(table, "embed_scale", 1.0)
+        return {"inputs_embeds": words.masked_scatter(place.unsqueeze(-1), context.to(words.dtype))}
+
+    def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
+        """Write the decoder as :meth:`Decoder.save`; encoder and MLP into folders of their own, with their checksums.
+
+        Raises:
+            OutputError: The folder can't be written.
+        """
+        encoder, context = Path(output_path, "encoder"), Path(output_path, "context")
+        with writing(Path(output_path)):
+            for folder in (encoder, context):
+                folder.mkdir(exist_ok=True)
+            self.encoder.save_pretrained(encoder)
+            self.encoder_tokenizer.save_pretrained(encoder)
+            write_checksums(encoder)
+        self.context.save(str(context))
+        super().save(output_path, *args, **kwargs)
+
+    @classmethod
+    def _assembled(
+        cls, folder: Path, decoder: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: dict[str, Any]
+    ) -> Self:
+        verify_checksums(folder / "encoder", "Save the model again, or copy it again from its source.")
+        encoder = AutoModel.from_pretrained(folder / "encoder", dtype=decoder.dtype, use_safetensors=True)
+        context = ContextualTokens.load(str(folder / "context"))
+        encoder_tokenizer = backbones.load_tokenizer(str(folder / "encoder"))
+        return cls(decoder, tokenizer, encoder.to(decoder.device), encoder_tokenizer, context, **config)
+
+
+def contextual_decoder(
+    decoder: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, encoder: str, *, tokens: int = 1, **options: Any
+) -> ContextualDecoder:
+    """A decoder with an encoder by name, which takes the decoder's dtype and device.
+
+    Args:
+        decoder: As of :class:`ContextualDecoder`.
+        tokenizer: The decoder's.
+        encoder: See :func:`~workbook.backbones.load_encoder`; its pooling is not used.
+        tokens: Number of contextual tokens.
+        **options: The other options of :class:`ContextualDecoder`.
+
+    Raises:
+        UnknownNameError, ModelNotFoundError: No such encoder.
+        InvalidValueError: An encoder that is no transformer, or as :class:`ContextualDecoder`.
+        AttentionError: As :class:`ContextualDecoder`.
+    """
+    first = backbones.load_encoder(encoder, device=str(decoder.device), model_kwargs={"dtype": decoder.dtype})[0]
+    if not isinstance(first, Transformer):
+        raise InvalidValueError("encoder", "a transformer, which has states to read", type(first).__name__)
+    model, width = first.model, decoder.config.hidden_size
+    context = ContextualTokens(model.config.hidden_size, width, tokens, model.config.num_attention_heads)
+    return ContextualDecoder(
+        decoder, tokenizer, model.eval(), first.tokenizer, context.to(decoder.device), **options
+    )  # fmt: skip
+
+
+class ContextualPooling(Module):
+    """The vector of contextual tokens and text: by default their last states, one behind the other.
+
+    ``concat`` is the mean of the contextual tokens' states, which for one token is its state, then the state of the
+    last pooled token, EOS. ``eos`` and ``context`` are one of both alone. ``bi-eos`` takes the contextual tokens as
+    they went into the decoder, and then the state of EOS. Nothing is scaled, so that the longer part weighs more in a
+    cosine: in the paper that is EOS.
+
+    Args:
+        embedding_dimension: Width of the token states.
+        representation: One of :data:`REPRESENTATIONS`.
+
+    Raises:
+        UnknownNameError: No such representation.
+
+    Source: Causal2Vec, section 3.2; ``eos``, table 2; ``bi-eos``, appendix C.2 and table 10; lengths, appendix C.1. Of
+    several tokens the paper does not say what is concatenated; the mean keeps the vector's width.
+    """
+
+    config_keys = ("embedding_dimension", "representation")
+
+    def __init__(self, embedding_dimension: int, *, representation: str = "concat"):
+        super().__init__()
+        if representation not in REPRESENTATIONS:
+            raise UnknownNameError("representation", representation, REPRESENTATIONS)
+        self.embedding_dimension, self.representation = embedding_dimension, representation
+
+    def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """Add ``sentence_embedding``, float32 (batch, width), to the features.
+
+        Raises:
+            InvalidValueError: There are no contextual tokens.
+        """
+        if "context" not in features:
+            raise InvalidValueError("contextual pooling", "a decoder that reads contextual tokens", "a plain one")
+        made = {
+            "context": lambda states: pool(states, features["context_mask"], "mean"),
+            "eos": lambda states: pool(states, features["pooling_mask"], "last_token"),
+            "encoder": lambda _: features["context"].float().mean(dim=1),
+        }
+        parts = [made[name](features["token_embeddings"]) for name in REPRESENTATIONS[self.representation]]
+        features["sentence_embedding"] = torch.cat(parts, dim=1)
+        return features
+
+    def get_embedding_dimension(self) -> int:
+        """Width of the vector."""
+        return len(REPRESENTATIONS[self.representation]) * self.embedding_dimension
+
+    def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
+        """Write the configuration; there are no weights."""
+        self.save_config(output_path)
