@@ -277,3 +277,39 @@ def test_a_row_without_a_pooled_token_is_refused():
     given["pooling_mask"][1] = 0
     with pytest.raises(InvalidValueError, match="row 1"):
         KINDS["latent"]()(given)
+
+
+def test_what_is_kept_between_batches_follows_the_weights():
+    """Without gradients the multiplied projections are kept: until a step, a loaded state or a change of dtype."""
+    torch.manual_seed(0)
+    module, states, mask = LatentAttention(16, latents=6, heads=2), torch.randn(2, 5, 16), torch.ones(2, 5)
+    for weight in (module.to_out.weight, module.mlp_out.weight):
+        torch.nn.init.normal_(weight)
+
+    def both():
+        """Kept, and made anew as training makes it."""
+        with torch.no_grad():
+            kept = module.read(states, mask)
+        return kept, module.read(states, mask).detach()
+
+    first, expected = both()
+    torch.testing.assert_close(first, expected)
+    torch.testing.assert_close(both()[0], first)
+    for change in (
+        lambda: torch.nn.init.normal_(module.dictionary),
+        lambda: torch.optim.SGD([module.to_q.weight], 1.0).step(lambda: _loss(module, states, mask)),
+        lambda: module.load_state_dict({name: value + 0.1 for name, value in module.state_dict().items()}),
+        lambda: setattr(module.to_kv, "weight", torch.nn.Parameter(torch.randn_like(module.to_kv.weight))),
+    ):
+        before = both()[0]
+        change()
+        kept, expected = both()
+        torch.testing.assert_close(kept, expected)
+        assert not torch.allclose(kept, before)
+
+
+def _loss(module, states, mask):
+    with torch.enable_grad():
+        loss = module.read(states, mask).square().sum()
+        loss.backward()
+    return loss

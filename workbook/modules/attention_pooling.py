@@ -118,8 +118,9 @@ class AttentionPooling(SavedModule):
 class LatentAttention(AttentionPooling):
     """Every token reads from a dictionary that is trained: the latents are keys and values, the states the queries.
 
-    Keys and values don't depend on the text. So each head's projections are multiplied out first, once a batch, and a
-    token costs what its scores over the latents cost, however wide the heads are.
+    Keys and values don't depend on the text. So each head's projections are multiplied out first, and a token costs
+    what its scores over the latents cost, however wide the heads are. Without gradients the products are kept until a
+    weight changes; with them they are made once a batch.
 
     Args:
         embedding_dimension: Width of the token states.
@@ -137,6 +138,7 @@ class LatentAttention(AttentionPooling):
     def __init__(self, embedding_dimension: int, *, latents: int = 512, **options: Any):
         super().__init__(embedding_dimension, **options)
         self.dictionary = nn.Parameter(torch.randn(_size("latents", latents), embedding_dimension))
+        self._kept: tuple[Any, tuple[torch.Tensor, torch.Tensor] | None] = (None, None)
 
     @property
     def latents(self) -> int:
@@ -164,6 +166,23 @@ class LatentAttention(AttentionPooling):
         return (queries @ keys).unflatten(-1, (self.heads, -1))
 
     def _entries(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """:meth:`_multiplied`, kept while no gradient is asked for and no weight, dtype or place has changed."""
+        if torch.is_grad_enabled():
+            return self._multiplied()
+        used = (
+            self.dictionary,
+            self.to_q.weight,
+            self.to_kv.weight,
+            self.to_out.weight,
+            *self.context_norm.parameters(),
+        )
+        half = torch.get_autocast_dtype(used[0].device.type) if torch.is_autocast_enabled(used[0].device.type) else None
+        state = half, [(weight.data_ptr(), weight.device, weight.dtype, weight._version) for weight in used]
+        if self._kept[0] != state:
+            self._kept = state, self._multiplied()
+        return self._kept[1]
+
+    def _multiplied(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The dictionary as the states see it: keys (dim, heads * latents), values (heads * latents, dim)."""
         k, v = self.to_kv(self.context_norm(self.dictionary)).unflatten(-1, (2, self.heads, -1)).unbind(1)
         q = self.to_q.weight.unflatten(0, (self.heads, -1))
