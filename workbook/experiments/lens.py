@@ -57,9 +57,7 @@ SIZES = Experiment(
     reads=SUITE_DOCS,
     live=("1000", "4000"),
 )
-_DENSE = Variant(
-    "dense", "mean", _STAGE, {"attention": "bidirectional", "template": "lens"}, other=lens.recipe
-)  # fmt: skip
+_DENSE = Variant("dense", "mean", _STAGE, {"attention": "bidirectional", "template": "lens"}, other=lens.recipe)
 _MAX = lexicon("lexicon")
 HYBRID = Experiment(
     name="04_hybrid",

@@ -142,8 +142,7 @@ def check(model: SentenceTransformer, stage: Stage, data: TrainingData, rows: in
     finally:
         set_attention_dropout(decoder, 0.0)
     if stage.teacher and (stage.objective != "contrastive" or any(d.num_columns < 3 for d in data.datasets.values())):
-        got = f"{stage.objective} on {', '.join(map(str, data.datasets))}, some without hard negatives"
-        got = stage.objective if stage.objective != "contrastive" else got
+        got = stage.objective if stage.objective != "contrastive" else "pairs without hard negatives"
         raise InvalidValueError("teacher", "a contrastive stage whose data has hard negatives to score", got)
     if stage.objective == "mntp":  # its chunks are laid out by no template
         return
