@@ -62,6 +62,8 @@ class Template(BaseModel):
         example: One of the ``{examples}``: a string with ``{instruction}``, ``{query}`` and ``{response}``.
         examples: By bare instruction, pairs of a query and its response; instructions that are not here have none. The
             length limit does not count their tokens, as published: the text is cut where it would be without them.
+        closing: What ``{eos}`` stands for: ``eos``, the end-of-text token; or ``answer``, what the tokenizer's chat
+            template writes after a user's words, up to where an answer would begin. Of it the last token is pooled.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -74,6 +76,7 @@ class Template(BaseModel):
     words_only: bool = Field(default=False, exclude_if=lambda value: not value)
     example: str = Field(default="", exclude_if=lambda value: not value)
     examples: dict[str, tuple[tuple[str, str], ...]] = Field(default={}, exclude_if=lambda value: not value)
+    closing: Literal["eos", "answer"] = Field(default="eos", exclude_if=lambda value: value == "eos")
 
     @model_validator(mode="after")
     def _examples_are_found(self) -> Self:
@@ -81,6 +84,14 @@ class Template(BaseModel):
             raise ValueError("examples in a template that has no place for them")
         if any(not key or key != key.strip() for key in self.examples):
             raise ValueError("examples of an instruction that is blank or has spaces around it")
+        return self
+
+    @model_validator(mode="after")
+    def _closing_has_a_place(self) -> Self:
+        if self.closing != "eos" and not all(
+            any(piece.string == "{eos}" for piece in form) for form in (self.instructed, self.plain)
+        ):
+            raise ValueError("a closing in a template that has no place for it, {eos}")
         return self
 
     def encode(
@@ -143,6 +154,9 @@ class Template(BaseModel):
         self, tokenizer: PreTrainedTokenizerBase, group: list[Piece], texts: Sequence[str], instruction: str
     ) -> list[list[Token]]:
         """Per text, the tokens of one group."""
+        if group[0].string == "{eos}" and self.closing == "answer":
+            *ids, last = tokenizer(answer_opening(tokenizer), add_special_tokens=False)["input_ids"]
+            return [[*(Token(id_, pooled=False) for id_ in ids), Token(last, group[0].pooled)]] * len(texts)
         if group[0].string in ("{bos}", "{eos}"):
             token = tokenizer.bos_token_id if group[0].string == "{bos}" else tokenizer.eos_token_id
             return [[] if token is None else [Token(token, group[0].pooled)]] * len(texts)
@@ -218,6 +232,24 @@ class Template(BaseModel):
             )
         dropped = set(places[-excess:])
         return [[token for n, token in enumerate(tokens) if n not in dropped]]
+
+
+def answer_opening(tokenizer: PreTrainedTokenizerBase) -> str:
+    """What a tokenizer's chat template writes after a user's words, up to where an answer would begin.
+
+    Raises:
+        InvalidValueError: No chat template, or one that writes nothing there.
+    """
+    words = "the-words-of-a-user"
+    if tokenizer.chat_template:
+        message = [{"role": "user", "content": words}]
+        rendered = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+        if opening := rendered.rpartition(words)[2]:
+            return opening
+    raise InvalidValueError(
+        "closing", "eos, since this tokenizer's chat template opens no answer", "answer",
+        "Name an instruction-tuned backbone, or close texts with eos.",
+    )  # fmt: skip
 
 
 def _adds_bos(tokenizer: PreTrainedTokenizerBase) -> bool:

@@ -55,9 +55,10 @@ def build(method: str, backbone: str | SentenceTransformer = "smollm2-135m", **o
         method: A name from :data:`METHODS`.
         backbone: A name or folder, see ``workbook.backbones.resolve``; or a model built before with the same attention,
             whose decoder is shared, not copied (another pooling of a large model costs no memory).
-        **options: ``attention``, ``pooling``, ``pooling_options``, ``template``, ``max_length`` (tokens), ``examples``,
-            ``encoder`` and ``encoder_options`` replace the method's own; ``seed`` is that of new weights; ``dtype`` and
-            ``attn_implementation`` replace what the machine's capability suggests; ``device`` places the model.
+        **options: ``attention``, ``pooling``, ``pooling_options``, ``template``, ``closing``, ``max_length`` (tokens),
+            ``examples``, ``encoder`` and ``encoder_options`` replace the method's own; ``seed`` is that of new weights;
+            ``dtype`` and ``attn_implementation`` replace what the machine's capability suggests; ``device`` places the
+            model.
 
     Returns:
         A SentenceTransformer: ``encode(texts, prompt=instruction)`` gives float32 (texts, dim), not normalised.
