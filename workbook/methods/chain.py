@@ -28,7 +28,7 @@ class Chain:
             backbone's chat template writes up to an answer; see :class:`~workbook.templates.Template`.
         examples: Of a template with a place for them: by bare instruction, pairs of a query and its response.
         encoder: Name of a bidirectional encoder that makes contextual tokens of a text; None for none.
-        encoder_options: ``tokens``, ``prefix``, ``sees_instruction`` and ``trainable``, see
+        encoder_options: ``tokens``, ``pretrained``, ``prefix``, ``sees_instruction`` and ``trainable``, see
             :func:`~workbook.modules.contextual.contextual_decoder`.
     """
 
