@@ -26,7 +26,7 @@ from ..files import CHECKSUMS, atomic_folder, cache_path, verify_checksums, writ
 from . import data as training_data
 from .prepare import check, objective, prepared
 from .progress import Progress
-from .teacher import TaughtCollator, Teacher
+from .teacher import TaughtCollator, Teacher, teachers_sha256
 from .trainer import WEIGHTS, Every, StageTrainer, last_checkpoint, load_weights, save_weights, trainable
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ class StageRun:
             "watch": [watch.name, watch.every] if watch else None,
             "versions": _versions(),
         }
+        if teachers := teachers_sha256([stage]):
+            self.content["teachers"] = teachers
         self.dtype = model[0].decoder.dtype
         self.key = digest(self.content)
         self.kept, self.work = _folders(self.key)

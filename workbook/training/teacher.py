@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from sentence_transformers import CrossEncoder
@@ -12,6 +12,9 @@ from sentence_transformers.sentence_transformer.data_collator import SentenceTra
 
 from .. import backbones
 from ..errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from .recipe import Stage
 
 _COSINES = 20  # what contrastive encoders such as MiniLM multiply their cosines by when they are trained
 
@@ -64,6 +67,17 @@ class Teacher:
         made = dict(zip(texts, self.model.encode(texts, **options).float().cpu(), strict=True))
         vectors = torch.stack([made[text] for text in flat]).view(rows, -1, len(made[texts[0]]))
         return _COSINES * torch.einsum("qd,qnd->qn", torch.stack([made[query] for query in queries]), vectors)
+
+
+def teachers_sha256(stages: Iterable[Stage]) -> dict[str, str]:
+    """Hex sha256 of the content of stages' teachers, by name; a carried one is left out, since its name pins it.
+
+    Raises:
+        UnknownNameError, ModelNotFoundError, DamagedFileError: As :func:`~workbook.backbones.resolve`.
+    """
+    found = {stage.teacher: backbones.content_sha256(stage.teacher) for stage in stages if stage.teacher}
+    pinned = {model.sha256 for model in backbones.CARRIED.values()}
+    return {name: content for name, content in found.items() if content not in pinned}
 
 
 @dataclass
