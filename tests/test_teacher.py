@@ -115,6 +115,24 @@ def test_a_teacher_counts_by_its_content(own, tmp_path):
     assert "teachers" not in made.content  # pinned by its name, and stages that were kept are found
 
 
+def test_a_kept_stage_does_without_its_teacher(own, tmp_path, monkeypatch):
+    """It is loaded where a stage trains; what is no teacher is refused before the data are read."""
+    one = stage(mined(tmp_path), "contrastive", teacher=reranker(tmp_path / "teacher"), steps=1, max_length=64)
+    first = trained(one, model=tiny("lens"))
+    monkeypatch.setattr("workbook.training.stage.Teacher", None)
+    assert differing(first.model, trained(one, model=tiny("lens")).model) == []
+    with pytest.raises(TypeError):
+        trained(one, model=tiny("lens"), seed=1)
+    three = reranker(tmp_path / "three", labels=3)
+    for name, error, message in (
+        ("nobody", UnknownNameError, "Stage contrastive: Unknown backbone 'nobody'"),
+        ("tiny-llama", UnknownNameError, "Stage contrastive: Unknown backbone 'tiny-llama'"),
+        (three, InvalidValueError, "Stage contrastive: teacher: expected a reranker, of one score, got '3 classes in"),
+    ):
+        with pytest.raises(error, match=message):
+            trained(one.model_copy(update={"teacher": name, "data": "absent.jsonl"}), model=tiny("lens"))
+
+
 def test_a_teacher_without_anything_to_score(tmp_path):
     data = write_data(tmp_path)
     with pytest.raises(InvalidValueError, match="Stage contrastive: teacher: expected a contrastive stage whose data"):

@@ -28,23 +28,19 @@ class Teacher:
         device: Where it is placed.
 
     Raises:
-        UnknownNameError, ModelNotFoundError, DamagedFileError: As :func:`~workbook.backbones.resolve`.
-        InvalidValueError: A classifier of several classes.
+        UnknownNameError, ModelNotFoundError, DamagedFileError, InvalidValueError: As :func:`is_reranker`.
 
     Source: LENS, section 4.1.
     """
 
     def __init__(self, name: str, device: torch.device | str = "cpu"):
-        folder = str(backbones.resolve(name))
-        config = backbones.load_config(name)
+        self.reranker = is_reranker(name)
         self.model: Any
-        self.reranker = any(kind.endswith("ForSequenceClassification") for kind in config.architectures or ())
-        if not self.reranker:
-            self.model = backbones.load_encoder(folder, device=str(device))
-            return
-        if config.num_labels != 1:
-            raise InvalidValueError("teacher", "a reranker, of one score", f"{config.num_labels} classes in {name}")
-        self.model = CrossEncoder(folder, device=str(device), activation_fn=torch.nn.Identity())
+        if self.reranker:
+            folder = str(backbones.resolve(name))
+            self.model = CrossEncoder(folder, device=str(device), activation_fn=torch.nn.Identity())
+        else:
+            self.model = backbones.load_encoder(name, device=str(device))
 
     @torch.no_grad()
     def scores(self, queries: Sequence[str], documents: Sequence[Sequence[str]]) -> torch.Tensor:
@@ -67,6 +63,20 @@ class Teacher:
         made = dict(zip(texts, self.model.encode(texts, **options).float().cpu(), strict=True))
         vectors = torch.stack([made[text] for text in flat]).view(rows, -1, len(made[texts[0]]))
         return _COSINES * torch.einsum("qd,qnd->qn", torch.stack([made[query] for query in queries]), vectors)
+
+
+def is_reranker(name: str) -> bool:
+    """Whether a teacher is a reranker, else an encoder: by its configuration, without its weights.
+
+    Raises:
+        UnknownNameError, ModelNotFoundError, DamagedFileError: As :func:`~workbook.backbones.resolve`.
+        InvalidValueError: A classifier of several classes.
+    """
+    config = backbones.load_config(str(backbones.resolve(name)))
+    found = any(kind.endswith("ForSequenceClassification") for kind in config.architectures or ())
+    if found and config.num_labels != 1:
+        raise InvalidValueError("teacher", "a reranker, of one score", f"{config.num_labels} classes in {name}")
+    return found
 
 
 def teachers_sha256(stages: Iterable[Stage]) -> dict[str, str]:
