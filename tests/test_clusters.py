@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from devices import DEVICES
 from sklearn.cluster import KMeans as SklearnKMeans
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch.nn.functional import normalize
@@ -85,10 +86,11 @@ def test_the_same_as_scikit_learn_from_the_same_start(k):
         torch.testing.assert_close(ours.centers, torch.from_numpy(theirs.cluster_centers_), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @KINDS
-def test_every_iteration_against_the_definition(spherical):
+def test_every_iteration_against_the_definition(spherical, device):
     """All rows, all centers, one by one; a row's score is kept exact though few centers are looked at."""
-    head = noise(300, seed=2)
+    head = noise(300, seed=2).to(device)
     rows = normalize(head, dim=1) if spherical else head
     for iterations in range(1, 12):
         found = KMeans(Rows(head, unit=spherical, chunk=50), 40)
@@ -104,10 +106,11 @@ def test_every_iteration_against_the_definition(spherical):
         torch.testing.assert_close(found.centers, centers, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @KINDS
-def test_what_holds_at_the_end(spherical):
+def test_what_holds_at_the_end(spherical, device):
     head = noise()
-    found = cluster_head(head, 50, spherical=spherical, iterations=100)
+    found = cluster_head(head.to(device), 50, spherical=spherical, iterations=100)
     rows = normalize(head, dim=1) if spherical else head
     centers = torch.stack([rows[found.assignment == cluster].mean(0) for cluster in range(50)])
     centers = normalize(centers, dim=1) if spherical else centers

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from devices import DEVICES
 from parity import Fixture
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
@@ -179,17 +180,19 @@ def test_the_instruction_is_not_pooled(pooling):
 # Chunks
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("logits", [1, 40, 333, 2**22])
 @pytest.mark.parametrize("pooling", ["max", "sum"])
-def test_chunks_equal_the_plain_formula(pooling, logits):
+def test_chunks_equal_the_plain_formula(pooling, logits, device):
     """Values and gradients, in chunks of one logit and of all."""
     mask, head = torch.rand(5, 9, generator=torch.Generator().manual_seed(2)) > 0.4, random(37, 8, seed=3)
     mask[:, 4] = True
+    mask, head, factors = (given.to(device) for given in (mask, head, random(5, 37, seed=5)))
     made = []
     for function in (plain, lambda *given: chunked(*given, logits)):
-        states = random(5, 9, 8, seed=4).requires_grad_()
+        states = random(5, 9, 8, seed=4).to(device).requires_grad_()
         weight = function(states, mask, head, pooling)
-        (normalize(weight, dim=1) * random(5, 37, seed=5)).sum().backward()
+        (normalize(weight, dim=1) * factors).sum().backward()
         made.append((weight.detach(), states.grad))
     assert (made[0][1].abs().amax(dim=(1, 2)) > 0.01).all()
     for expected, got in zip(*made, strict=True):
