@@ -10,6 +10,7 @@ from parity import Fixture
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from torch.nn.functional import normalize
+from torch.utils._python_dispatch import TorchDispatchMode
 from training_tools import differing, stage, trained, weights, write_data
 
 import workbook
@@ -197,6 +198,34 @@ def test_chunks_equal_the_plain_formula(pooling, logits, device):
     assert (made[0][1].abs().amax(dim=(1, 2)) > 0.01).all()
     for expected, got in zip(*made, strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
+class Largest(TorchDispatchMode):
+    """Numbers of the largest tensor that is made inside, forward or backward."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **kwargs or {})
+        for tensor in made if isinstance(made, tuple | list) else [made]:
+            if isinstance(tensor, torch.Tensor):  # of a sparse one, what it holds
+                self.numbers = max(self.numbers, tensor._nnz() if tensor.is_sparse else tensor.numel())
+        return made
+
+
+@pytest.mark.parametrize("logits", [4096, 12800])
+@pytest.mark.parametrize("pooling", ["max", "sum"])
+def test_never_more_logits_than_asked_for(pooling, logits):
+    """Of 51200, where all else that is made is smaller; in rows of the head alone, and in several texts."""
+    head, mask = random(200, 4, seed=3), torch.ones(8, 32, dtype=torch.bool)
+    states = random(8, 32, 4, seed=4).requires_grad_()
+    with Largest() as forward:
+        weight = chunked(states, mask, head, pooling, logits)
+    with Largest() as backward:
+        weight.sum().backward()
+    assert forward.numbers == logits
+    assert backward.numbers <= logits
+    assert (backward.numbers == logits) == (pooling == "sum")  # the maximum needs no logits to go back
 
 
 @pytest.mark.parametrize("pooling", ["max", "sum"])
