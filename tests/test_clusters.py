@@ -277,9 +277,18 @@ def test_rows_of_zeros_point_nowhere():
 @KINDS
 def test_fewer_different_rows_than_clusters(spherical):
     head = noise(5)[torch.arange(100) % 5]
-    with pytest.raises(InvalidValueError, match="k: expected at most 5, the different rows of the head, got 6"):
+    what = "directions of the head's rows" if spherical else "rows of the head"
+    with pytest.raises(InvalidValueError, match=f"k: expected at most 5, the different {what}, got 6"):
         cluster_head(head, 6, spherical=spherical, chunk=8)
     assert cluster_head(head, 5, spherical=spherical).sizes.tolist() == [20] * 5
+
+
+def test_rows_that_differ_in_length_alone_are_one_direction():
+    head = torch.tensor([1.0, 3.0, 7.0, -5.0])[:, None] * torch.tensor([0.0, 2.0, -1.0, 3.0])
+    assert cluster_head(head, 2).sizes.tolist() in ([1, 3], [3, 1])
+    with pytest.raises(InvalidValueError, match="k: expected at most 2, the different directions"):
+        cluster_head(head, 3)
+    assert len(cluster_head(head, 4, spherical=False)) == 4
 
 
 @KINDS

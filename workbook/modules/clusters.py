@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch.nn.functional import normalize
 
 from ..backbones import capability, load_head
 from ..errors import DamagedFileError, InvalidValueError, MissingDataError
@@ -210,8 +211,8 @@ def cluster_head(
 
     Raises:
         InvalidValueError: A head that is no floating matrix, holds values that are no numbers, or, if spherical, rows
-            of 0, which point nowhere; k below 2, above the vocabulary or above the number of different rows; another
-            number that is not a whole number of at least 1 (seed: 0).
+            of 0, which point nowhere; k below 2, above the vocabulary or above the number of different rows (if
+            spherical, directions); another number that is not a whole number of at least 1 (seed: 0).
 
     Source: LENS, section 3.2.1; k of 4000 and 8000, section 4.1.
     """
@@ -342,7 +343,10 @@ def _refuse_rows(head: torch.Tensor, k: int, spherical: bool, chunk: int) -> Non
                 "Cluster without scaling (spherical=False), or leave out the rows of no token.",
             )
         if len(different) < k:
+            # In float64, so that rows of one direction agree once they are rounded to float32.
+            rows = normalize(rows.double(), dim=1).float() if spherical else rows
             values = (rows + 0.0).cpu().numpy()  # -0 becomes 0
             different.update(hashlib.blake2b(row, digest_size=16).digest() for row in values)
     if len(different) < k:
-        raise InvalidValueError("k", f"at most {len(different)}, the different rows of the head", k)
+        what = "directions of the head's rows" if spherical else "rows of the head"
+        raise InvalidValueError("k", f"at most {len(different)}, the different {what}", k)
