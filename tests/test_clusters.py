@@ -40,10 +40,15 @@ def same_partition(a, b):
     return len({*zip(a.tolist(), b.tolist(), strict=True)}) == len(a.unique()) == len(b.unique())
 
 
+def best(head, k, **options):
+    """Of some seeds the clusters of least inertia: k-means may end where it can't be bettered step by step."""
+    return min((cluster_head(head, k, seed=seed, **options) for seed in range(10)), key=lambda made: made.inertia)
+
+
 @KINDS
 def test_planted_clusters_are_found(spherical):
     head, owner = planted()
-    found = cluster_head(head, 20, spherical=spherical, restarts=10)
+    found = best(head, 20, spherical=spherical)
     assert same_partition(found.assignment, owner)
     for cluster, size in enumerate(found.sizes.tolist()):
         assert size == 15
@@ -56,8 +61,8 @@ def test_length_is_no_matter_to_spherical_clusters_alone():
     directions = torch.tensor([[1.0, 0.0], [0.8, 0.6]]).repeat(20, 1)
     lengths = torch.tensor([1.0, 9.0]).repeat_interleave(20)
     head = (directions + 0.01 * torch.randn(40, 2, generator=generator)) * lengths[:, None]
-    assert same_partition(cluster_head(head, 2, restarts=3).assignment, torch.arange(40) % 2)
-    assert same_partition(cluster_head(head, 2, spherical=False, restarts=3).assignment, lengths.long())
+    assert same_partition(best(head, 2).assignment, torch.arange(40) % 2)
+    assert same_partition(best(head, 2, spherical=False).assignment, lengths.long())
 
 
 def test_the_centroid_of_spherical_clusters_keeps_the_scale_of_the_logits():
@@ -155,19 +160,6 @@ def test_never_a_matrix_of_all_distances(monkeypatch):
     assert 0 < max(sizes) <= 16 * 40
 
 
-def test_restarts_keep_the_best():
-    head = noise()
-    generator = torch.Generator().manual_seed(0)
-    inertias = []
-    for _ in range(5):
-        one = KMeans(Rows(head, unit=True, chunk=400), 40)
-        one.draw(generator)
-        one.run(50)
-        inertias.append(float(one.distances().double().square().sum()))
-    assert len({*inertias}) > 1
-    assert cluster_head(head, 40, restarts=5, iterations=50).inertia == pytest.approx(min(inertias))
-
-
 def test_more_iterations_are_no_worse():
     head = noise()
     inertias = [cluster_head(head, 40, iterations=iterations).inertia for iterations in (1, 2, 4, 8, 50)]
@@ -195,7 +187,7 @@ def test_the_head_is_not_changed():
 def test_rows_that_agree_share_a_cluster(spherical, k):
     different = normalize(noise(6, seed=4), dim=1)
     head = different[torch.tensor([0] * 50 + [1, 2, 3, 4, 5])]
-    found = cluster_head(head, k, spherical=spherical, restarts=3)
+    found = best(head, k, spherical=spherical)
     assert found.sizes.min() >= 1
     assert len(found.assignment[:50].unique()) == 1
     if k == 6:
@@ -250,7 +242,7 @@ def test_a_number_of_clusters_that_does_not_go(k):
         cluster_head(noise(), k)
 
 
-@pytest.mark.parametrize("name", ["iterations", "restarts", "chunk", "seed"])
+@pytest.mark.parametrize("name", ["iterations", "chunk", "seed"])
 @pytest.mark.parametrize("value", [-1, 1.5, None, True])
 def test_other_numbers_that_do_not_go(name, value):
     with pytest.raises(InvalidValueError, match=f"{name}: expected a whole number of at least"):
@@ -427,7 +419,7 @@ def test_kept_in_the_cache(tmp_path, monkeypatch):
     assert made.assignment.equal(direct.assignment)
     monkeypatch.setattr(module, "cluster_head", None)
     assert clusters_of("tiny-llama", 20).centroids.equal(made.centroids)
-    for changes in ({"k": 21}, {"seed": 1}, {"spherical": False}, {"iterations": 3}, {"restarts": 2}):
+    for changes in ({"k": 21}, {"seed": 1}, {"spherical": False}):
         with pytest.raises(TypeError):
             clusters_of("tiny-llama", **{"k": 20, **changes})
     (kept / module.CONFIG).write_text("{}")

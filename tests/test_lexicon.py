@@ -464,6 +464,9 @@ def test_built_by_name_from_the_head_of_its_backbone():
     assert model[1].clusters.equal(made.assignment)
     assert model.encode(TEXTS, prompt=INSTRUCTION).shape == (4, len(made))
     assert workbook.build("lens", "tiny-llama", pooling_options={"clusters": 20})[1].head.shape == (20, 32)
+    other = workbook.build("lens", "tiny-llama", pooling_options={"seed": 1})[1]
+    assert other.clusters.equal(clusters_of("tiny-llama", len(made), seed=1).assignment)
+    assert not other.clusters.equal(made.assignment)
 
 
 def test_the_vocabulary_as_it_is():
@@ -509,7 +512,7 @@ def test_an_impossible_number_of_clusters(k):
 
 
 def test_an_unknown_option_of_the_lexicon():
-    with pytest.raises(UnknownNameError, match=r"option of lexicon pooling.*pooling, clusters, spherical, centred"):
+    with pytest.raises(UnknownNameError, match=r"lexicon pooling.*: pooling, clusters, spherical, centred, seed"):
         workbook.build("lens", "tiny-llama", pooling_options={"k": 20})
 
 

@@ -187,7 +187,6 @@ def cluster_head(
     spherical: bool = True,
     seed: int = 0,
     iterations: int = ITERATIONS,
-    restarts: int = 1,
     chunk: int = CHUNK,
 ) -> Clusters:
     """K-means of the rows of a language-model head.
@@ -203,7 +202,6 @@ def cluster_head(
         seed: Of the rows that the clusters start from.
         iterations: At most so many; it ends earlier where no row changes its cluster. On SmolLM2's head the
             inertia after 10 is some 0.15% above that after 50; more candidates at the start weigh more.
-        restarts: Clusterings with other starting rows, of which the one of least inertia is kept.
         chunk: Rows in one go: fewer for less memory. But for roundings nothing else changes.
 
     Returns:
@@ -219,7 +217,7 @@ def cluster_head(
     if not isinstance(head, torch.Tensor) or head.ndim != 2 or not head.is_floating_point():
         got = f"{head.dtype} {tuple(head.shape)}" if isinstance(head, torch.Tensor) else type(head).__name__
         raise InvalidValueError("head", "a floating tensor (vocabulary, dim), such as load_head(name).weight", got)
-    counts = {"iterations": (iterations, 1), "restarts": (restarts, 1), "chunk": (chunk, 1), "seed": (seed, 0)}
+    counts = {"iterations": (iterations, 1), "chunk": (chunk, 1), "seed": (seed, 0)}
     for name, (value, least) in counts.items():
         if type(value) is not int or value < least:
             raise InvalidValueError(name, f"a whole number of at least {least}", value)
@@ -228,39 +226,22 @@ def cluster_head(
     head = head.detach()
     _refuse_rows(head, k, spherical, chunk)
 
-    rows = Rows(head, unit=spherical, chunk=chunk)
-    generator = torch.Generator().manual_seed(seed)
-    found: list[tuple[float, torch.Tensor, torch.Tensor]] = []
-    for _ in range(restarts):
-        clustering = KMeans(rows, k)
-        clustering.draw(generator)
-        clustering.run(iterations)
-        distances = clustering.distances()
-        found.append((float(distances.double().square().sum()), clustering.owner, distances))
-        found = [min(found, key=lambda one: one[0])]
-    _, owner, distances = found[0]
+    clustering = KMeans(Rows(head, unit=spherical, chunk=chunk), k)
+    clustering.draw(torch.Generator().manual_seed(seed))
+    clustering.run(iterations)
+    owner, distances = clustering.owner, clustering.distances()
     centroids = Rows(head, unit=False, chunk=chunk).means(owner, k)
     return Clusters(owner.cpu(), centroids.cpu(), distances.cpu(), bool(spherical), seed, head_sha256(head))
 
 
-def clusters_of(
-    backbone: str,
-    k: int,
-    *,
-    spherical: bool = True,
-    seed: int = 0,
-    iterations: int = ITERATIONS,
-    restarts: int = 1,
-) -> Clusters:
+def clusters_of(backbone: str, k: int, *, spherical: bool = True, seed: int = 0) -> Clusters:
     """:func:`cluster_head` of a backbone's head, kept in the cache; on CUDA where there is one.
 
     Args:
         backbone: See :func:`~workbook.backbones.resolve`.
         k: Clusters.
-        spherical: As for :func:`cluster_head`, as are the others.
+        spherical: As for :func:`cluster_head`.
         seed: Of the rows that the clusters start from.
-        iterations: At most so many.
-        restarts: Clusterings of which the best is kept.
 
     Raises:
         ModelNotFoundError: No such backbone, or one without its language-model head.
@@ -269,11 +250,11 @@ def clusters_of(
     """
     head = load_head(backbone).weight.detach()
     device = torch.device(capability()["device"])
-    content = [_VERSION, head_sha256(head), k, spherical, seed, iterations, restarts, device.type]
+    # The 1 is how often k-means began anew, which could be chosen once: clusters that were kept are found.
+    content = [_VERSION, head_sha256(head), k, spherical, seed, ITERATIONS, 1, device.type]
     kept = cache_path("clusters", hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()[:24])
     if not (kept / CHECKSUMS).is_file():
-        options = {"spherical": spherical, "seed": seed, "iterations": iterations, "restarts": restarts}
-        cluster_head(head.to(device), k, **options).save(kept)
+        cluster_head(head.to(device), k, spherical=spherical, seed=seed).save(kept)
     verify_checksums(kept, f"Delete {kept}; it is made again.")
     return Clusters.load(kept)
 

@@ -156,6 +156,7 @@ def lexicon_of(
     clusters: int | str | None = None,
     spherical: bool = True,
     centred: bool = True,
+    seed: int = 0,
 ) -> Lexicon:
     """Lexicon pooling over the language-model head of a backbone.
 
@@ -173,6 +174,7 @@ def lexicon_of(
             that is smaller than the paper's 32,000 tokens.
         spherical: See :func:`~.clusters.cluster_head`; of no matter where nothing is clustered.
         centred: Subtract the mean row of the new head; False for the rows as they are, as the paper has them.
+        seed: Of the rows that the clusters start from; of no matter where nothing is clustered.
 
     Raises:
         ModelNotFoundError: No such backbone, or one without its language-model head.
@@ -190,7 +192,7 @@ def lexicon_of(
             made.check(load_head(backbone).weight)
         else:
             k = min(4000, load_config(backbone).vocab_size // 8) if clusters is None else clusters
-            made = clusters_of(backbone, k, spherical=spherical)
+            made = clusters_of(backbone, k, spherical=spherical, seed=seed)
         head, assignment = made.centroids, made.assignment
     return Lexicon(head - head.mean(dim=0) if centred else head, pooling, assignment)
 
