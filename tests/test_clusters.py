@@ -2,7 +2,9 @@
 
 import json
 import math
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from devices import DEVICES
@@ -236,10 +238,30 @@ def test_a_head_that_is_none(head, message):
         cluster_head(head, 2)
 
 
-@pytest.mark.parametrize("k", [1, 0, -3, 401, 2.0, True, None])
+@pytest.mark.parametrize("k", [1, 0, -3, 401, np.int64(401), 2.0, True, "20", None])
 def test_a_number_of_clusters_that_does_not_go(k):
     with pytest.raises(InvalidValueError, match="k: expected a number of clusters from 2 to the vocabulary, 400, got"):
         cluster_head(noise(), k)
+
+
+@pytest.mark.parametrize("spherical", ["no", 1, None, 0.0])
+def test_scaling_is_said_by_a_bool(spherical):
+    for call in (partial(cluster_head, noise()), partial(clusters_of, "tiny-llama")):
+        with pytest.raises(InvalidValueError, match="spherical: expected True or False, got "):
+            call(4, spherical=spherical)
+
+
+def test_any_integer_is_a_number(tmp_path, monkeypatch):
+    """Numbers of numpy too, and they lead to the same clusters in the cache."""
+    monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path))
+    options = {"seed": np.uint8(1), "iterations": np.int32(3), "chunk": np.int64(64)}
+    found = cluster_head(noise(), np.int64(20), **options)
+    assert found.assignment.equal(cluster_head(noise(), 20, **{k: int(v) for k, v in options.items()}).assignment)
+    found.save(tmp_path / "saved")
+    assert Clusters.load(tmp_path / "saved").seed == 1
+    for k, seed in ((20, 1), (np.int64(20), np.int64(1))):
+        clusters_of("tiny-llama", k, seed=seed)
+    assert len([*(tmp_path / "clusters").iterdir()]) == 1
 
 
 @pytest.mark.parametrize("name", ["iterations", "chunk", "seed"])
@@ -356,7 +378,7 @@ def test_words_nearest_first(tokenizer):
     found = made_clusters([0, 1, 1, 1, 0, 2, 2, 0, 0, 0, 0, 0, 0], distances=distances)
     assert found.words(tokenizer, 1) == [" Paris", " paris", "Paris"]
     assert found.words(tokenizer, 2) == [" quick", "quick"]
-    assert found.members(1).tolist() == [2, 3, 1]
+    assert found.members(np.int64(1)).tolist() == [2, 3, 1]
     for cluster in (3, -1, 1.0, None):
         with pytest.raises(InvalidValueError, match="cluster: expected a number from 0 to 2"):
             found.words(tokenizer, cluster)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -509,6 +510,20 @@ def test_clusters_of_ones_own(tmp_path):
 def test_an_impossible_number_of_clusters(k):
     with pytest.raises(InvalidValueError, match="k: expected a number of clusters from 2 to the vocabulary, 259"):
         workbook.build("lens", "tiny-llama", pooling_options={"clusters": k})
+
+
+@pytest.mark.parametrize("clusters", ["1000", "Vocabulary", "nowhere/clusters", Path("nowhere")])
+def test_clusters_by_a_name_that_is_none(clusters):
+    with pytest.raises(InvalidValueError, match=r"clusters: expected a whole number, 'vocabulary', or a folder of clu"):
+        workbook.build("lens", "tiny-llama", pooling_options={"clusters": clusters})
+
+
+@pytest.mark.parametrize("name", ["spherical", "centred"])
+@pytest.mark.parametrize("value", ["no", 0, None])
+def test_what_is_no_bool(name, value):
+    for clusters in (20, "vocabulary"):
+        with pytest.raises(InvalidValueError, match=f"{name}: expected True or False, got {value!r}"):
+            workbook.build("lens", "tiny-llama", pooling_options={"clusters": clusters, name: value})
 
 
 def test_an_unknown_option_of_the_lexicon():

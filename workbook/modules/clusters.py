@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -77,8 +79,7 @@ class Clusters:
         Raises:
             InvalidValueError: No such cluster.
         """
-        if type(cluster) is not int or not 0 <= cluster < len(self):
-            raise InvalidValueError("cluster", f"a number from 0 to {len(self) - 1}", cluster)
+        cluster = _whole("cluster", cluster, f"a number from 0 to {len(self) - 1}", 0, len(self) - 1)
         ids = (self.assignment == cluster).nonzero()[:, 0]
         return ids[self.distances[ids].argsort(stable=True)]
 
@@ -210,19 +211,17 @@ def cluster_head(
     Raises:
         InvalidValueError: A head that is no floating matrix, holds values that are no numbers, or, if spherical, rows
             of 0, which point nowhere; k below 2, above the vocabulary or above the number of different rows (if
-            spherical, directions); another number that is not a whole number of at least 1 (seed: 0).
+            spherical, directions); another number that is not a whole number of at least 1 (seed: 0); or ``spherical``
+            that is no bool.
 
     Source: LENS, section 3.2.1; k of 4000 and 8000, section 4.1.
     """
     if not isinstance(head, torch.Tensor) or head.ndim != 2 or not head.is_floating_point():
         got = f"{head.dtype} {tuple(head.shape)}" if isinstance(head, torch.Tensor) else type(head).__name__
         raise InvalidValueError("head", "a floating tensor (vocabulary, dim), such as load_head(name).weight", got)
-    counts = {"iterations": (iterations, 1), "chunk": (chunk, 1), "seed": (seed, 0)}
-    for name, (value, least) in counts.items():
-        if type(value) is not int or value < least:
-            raise InvalidValueError(name, f"a whole number of at least {least}", value)
-    if type(k) is not int or not 2 <= k <= len(head):
-        raise InvalidValueError("k", f"a number of clusters from 2 to the vocabulary, {len(head)}", k)
+    k, seed = _checked(head, k, spherical, seed)
+    iterations = _whole("iterations", iterations, "a whole number of at least 1", 1)
+    chunk = _whole("chunk", chunk, "a whole number of at least 1", 1)
     head = head.detach()
     _refuse_rows(head, k, spherical, chunk)
 
@@ -231,7 +230,7 @@ def cluster_head(
     clustering.run(iterations)
     owner, distances = clustering.owner, clustering.distances()
     centroids = Rows(head, unit=False, chunk=chunk).means(owner, k)
-    return Clusters(owner.cpu(), centroids.cpu(), distances.cpu(), bool(spherical), seed, head_sha256(head))
+    return Clusters(owner.cpu(), centroids.cpu(), distances.cpu(), spherical, seed, head_sha256(head))
 
 
 def clusters_of(backbone: str, k: int, *, spherical: bool = True, seed: int = 0) -> Clusters:
@@ -249,6 +248,7 @@ def clusters_of(backbone: str, k: int, *, spherical: bool = True, seed: int = 0)
         InvalidValueError: As :func:`cluster_head`.
     """
     head = load_head(backbone).weight.detach()
+    k, seed = _checked(head, k, spherical, seed)  # before they name a folder
     device = torch.device(capability()["device"])
     # The 1 is how often k-means began anew, which could be chosen once: clusters that were kept are found.
     content = [_VERSION, head_sha256(head), k, spherical, seed, ITERATIONS, 1, device.type]
@@ -307,6 +307,31 @@ def token_text(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
     text = tokenizer.decode([token])
     piece = tokenizer.convert_ids_to_tokens(token) or ""
     return f" {text}" if piece.startswith("▁") and not text.startswith(" ") else text
+
+
+def check_flags(**flags: object) -> None:
+    """Refuse what is no bool: ``"no"`` would be taken for true.
+
+    Raises:
+        InvalidValueError: Which, and what it is.
+    """
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise InvalidValueError(name, "True or False", value)
+
+
+def _checked(head: torch.Tensor, k: Any, spherical: Any, seed: Any) -> tuple[int, int]:
+    """k and seed, once all three were looked at."""
+    check_flags(spherical=spherical)
+    k = _whole("k", k, f"a number of clusters from 2 to the vocabulary, {len(head)}", 2, len(head))
+    return k, _whole("seed", seed, "a whole number of at least 0", 0)
+
+
+def _whole(name: str, value: Any, expected: str, least: int, most: float = math.inf) -> int:
+    """A whole number as an int, whichever type of integer it came in."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= value <= most:
+        raise InvalidValueError(name, expected, value)
+    return int(value)
 
 
 def _refuse_rows(head: torch.Tensor, k: int, spherical: bool, chunk: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -10,7 +11,7 @@ from torch.nn.functional import normalize
 
 from ..backbones import load_config, load_head
 from ..errors import InvalidValueError, UnknownNameError
-from .clusters import Clusters, clusters_of, token_text
+from .clusters import Clusters, check_flags, clusters_of, token_text
 from .projection import max_logits, sum_weights
 from .saving import SavedModule
 
@@ -179,15 +180,19 @@ def lexicon_of(
     Raises:
         ModelNotFoundError: No such backbone, or one without its language-model head.
         UnknownNameError: No such pooling.
-        InvalidValueError: An impossible number of clusters, or clusters of another head.
+        InvalidValueError: An impossible number of clusters, a name that is no folder, clusters of another head, or a
+            ``spherical`` or ``centred`` that is no bool.
         MissingDataError, DamagedFileError: No clusters in the folder.
 
     Source: LENS, sections 3.2.1 and 4.1.
     """
+    check_flags(spherical=spherical, centred=centred)
     if clusters == "vocabulary":
         head, assignment = load_head(backbone).weight.detach().float(), None
     else:
         if isinstance(clusters, str | Path):
+            if not os.path.isdir(clusters):
+                raise InvalidValueError("clusters", "a whole number, 'vocabulary', or a folder of clusters", clusters)
             made = Clusters.load(clusters)
             made.check(load_head(backbone).weight)
         else:
