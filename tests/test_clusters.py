@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from workbook import backbones
 from workbook.errors import DamagedFileError, InvalidValueError, MissingDataError, ModelNotFoundError
+from workbook.files import write_checksums
 from workbook.modules import clusters as module
 from workbook.modules.clusters import Clusters, cluster_head, clusters_of, head_sha256, variants
 from workbook.modules.kmeans import KMeans, Rows
@@ -325,6 +326,10 @@ def test_damage_is_found(tmp_path):
     weights[-1] ^= 1
     (tmp_path / module.WEIGHTS).write_bytes(weights)
     with pytest.raises(DamagedFileError, match=r"expected sha256 .* Save the clusters again"):
+        Clusters.load(tmp_path)
+    (tmp_path / module.WEIGHTS).write_bytes(weights[:-8])
+    write_checksums(tmp_path)
+    with pytest.raises(DamagedFileError, match=r"expected clusters, found none .* Save them again"):
         Clusters.load(tmp_path)
     (tmp_path / module.WEIGHTS).unlink()
     with pytest.raises(DamagedFileError, match="got no file"):
