@@ -29,9 +29,8 @@ class Lexicon(SavedModule):
     embeddings it came from. Which positions are pooled is said at :func:`pooled_positions`.
 
     A beginning-of-text token, where the tokenizer adds one, is the position that predicts a text's first token, and so
-    it is pooled where there is no instruction, as published. In an untrained model its state is unlike all others, as
-    is that of the first token where there is none, and may hold the maximum of most clusters:
-    :meth:`contributions` shows it.
+    it is pooled where there is no instruction, as published. On a backbone whose first state is unlike all others, that
+    position may hold an outsized share of the maxima: :meth:`contributions` shows it.
 
     Args:
         head: Floating (clusters, dim), as wide as the token states.
