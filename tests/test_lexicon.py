@@ -480,6 +480,17 @@ def test_the_vocabulary_as_it_is():
     assert model[1].words(tiny_tokenizer())[tiny_tokenizer().convert_tokens_to_ids("a")] == ["a"]
 
 
+def test_words_of_some_clusters():
+    lexicon, tokenizer = workbook.build("lens", "tiny-llama", pooling_options={"clusters": 20})[1], tiny_tokenizer()
+    every = lexicon.words(tokenizer)
+    assert sorted(word for words in every for word in words) == sorted(map(tokenizer.decode, range(len(tokenizer))))
+    assert lexicon.words(tokenizer, [7, 0, 7]) == [every[7], every[0], every[7]]
+    assert lexicon.words(tokenizer, []) == []
+    for cluster in (20, -1):
+        with pytest.raises(InvalidValueError, match=f"clusters: expected numbers from 0 to 19, got {cluster}"):
+            lexicon.words(tokenizer, [0, cluster])
+
+
 def test_centring_changes_no_prediction_and_leaves_the_average_logit_at_0():
     raw, centred = (
         workbook.build("lens", "tiny-llama", pooling_options={"clusters": "vocabulary", "centred": centred})

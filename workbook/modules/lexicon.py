@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -111,19 +112,28 @@ class Lexicon(SavedModule):
         logits, positions = max_logits(*self._pooled(features), self.head)
         return positions.masked_fill(logits == 0, -1)
 
-    def words(self, tokenizer: PreTrainedTokenizerBase) -> list[list[str]]:
+    def words(self, tokenizer: PreTrainedTokenizerBase, clusters: Iterable[int] | None = None) -> list[list[str]]:
         """The tokens of each cluster as text, leading spaces kept, in the order of their ids.
 
+        Args:
+            tokenizer: Of the clustered tokens.
+            clusters: Whose, by their numbers from 0, in any order; all if not given, a second's work for 50,000 tokens.
+
         Raises:
-            InvalidValueError: The tokenizer has tokens that the clusters do not know.
+            InvalidValueError: The tokenizer has tokens that the clusters do not know, or no such cluster.
         """
         if len(tokenizer) > len(self.clusters):
             got = f"{len(tokenizer)} tokens"
             raise InvalidValueError("tokenizer", f"that of {len(self.clusters)} clustered tokens", got)
-        found: list[list[str]] = [[] for _ in self.head]
+        known = range(len(self.head))
+        chosen = known if clusters is None else [*clusters]
+        if unknown := [cluster for cluster in chosen if cluster not in known]:
+            raise InvalidValueError("clusters", f"numbers from 0 to {known[-1]}", unknown[0])
+        found: dict[int, list[str]] = {cluster: [] for cluster in chosen}
         for token, cluster in enumerate(self.clusters.tolist()):
-            found[cluster].append(token_text(tokenizer, token))
-        return found
+            if cluster in found:
+                found[cluster].append(token_text(tokenizer, token))
+        return [found[cluster] for cluster in chosen]
 
     def get_embedding_dimension(self) -> int:
         """Number of clusters."""
