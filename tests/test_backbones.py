@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -116,6 +117,27 @@ def test_pickled_weights_are_not_loaded(tmp_path):
     torch.save(decoder.state_dict(), tmp_path / "pytorch_model.bin")
     with pytest.raises(ModelNotFoundError, match="Expected safetensors weights"):
         backbones.load_decoder(str(tmp_path))
+
+
+def test_content_is_that_of_weights_and_configuration_wherever_they_lie(tmp_path, monkeypatch):
+    folder = tmp_path / "minilm"
+    shutil.copytree(backbones.resolve("minilm"), folder)
+    carried, made = backbones.content_sha256("minilm"), backbones.content_sha256(str(folder))
+    assert carried == backbones.CARRIED["minilm"].sha256
+    assert made == backbones.content_sha256(str(shutil.copytree(folder, tmp_path / "other")))
+    monkeypatch.chdir(tmp_path)
+    assert backbones.content_sha256("minilm") == made  # a folder comes first, as it does where a model is loaded
+    monkeypatch.undo()
+    (folder / "README.md").write_text("changed")
+    assert backbones.content_sha256(str(folder)) == made
+    found = {made}
+    for name in ("config.json", "2_Dense/model.safetensors", "2_Dense/pytorch_model.bin"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        with (folder / name).open("a") as file:
+            file.write("\n")
+        found.add(backbones.content_sha256(str(folder)))
+    assert len(found) == 4
+    assert backbones.content_sha256("tiny-llama") == "tiny-llama"
 
 
 def test_conversion_that_fails_leaves_nothing(tmp_path):

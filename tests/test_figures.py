@@ -8,6 +8,7 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.collections import LineCollection
 
 from workbook import figures
 from workbook.errors import InvalidValueError, OutputError, UnknownNameError
@@ -217,3 +218,10 @@ def test_bad_input_is_named(tmp_path):
     with pytest.raises(OutputError):
         figures.save(DRAW["bars"](), "x", SCORES, tmp_path / "file")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_line_of_one_point_shows_its_interval():
+    frame = pd.DataFrame({"x": [1, 2, 3], "y": [1.0, 2.0, 5.0], "low": 0.5, "high": 6.0, "kind": ["a", "a", "b"]})
+    figure = figures.lines(frame, "x", "y", hue="kind", low="low", high="high")
+    bars = [part for part in figure.axes[0].collections if isinstance(part, LineCollection)]
+    assert [bar.get_segments()[0].tolist() for bar in bars] == [[[3.0, 0.5], [3.0, 6.0]]]

@@ -68,10 +68,16 @@ def test_saved_and_loaded(tmp_path):
         SentenceTransformer(str(tmp_path / "both"), trust_remote_code=True, device="cpu")
 
 
-def test_one_decoder_may_serve_both():
+def test_one_decoder_may_serve_both(tmp_path):
     lens = workbook.build("lens", "tiny-llama", device="cpu")
     mean = workbook.build("mean", lens, attention="bidirectional")
-    assert workbook.hybrid(lens, mean).encode(TEXTS).shape == (4, 64)
+    both = workbook.hybrid(lens, mean)
+    assert both[0].first[0].decoder is both[0].second[0].decoder
+    both.save_pretrained(str(tmp_path))
+    again = SentenceTransformer(str(tmp_path), trust_remote_code=True, device="cpu")
+    assert again[0].first[0].decoder is not again[0].second[0].decoder
+    np.testing.assert_allclose(again.encode(TEXTS), both.encode(TEXTS), atol=1e-6)
+    assert both.encode(TEXTS).shape == (4, 64)
 
 
 def test_an_ordinary_encoder_may_be_one_of_them():
@@ -82,6 +88,20 @@ def test_an_ordinary_encoder_may_be_one_of_them():
     np.testing.assert_allclose(both.encode(TEXTS), np.concatenate(expected, axis=1), atol=1e-5)
     assert both.max_seq_length == min(512, encoder.max_seq_length)
     assert Encoder(both).similarity(both.encode(TEXTS), both.encode(TEXTS)).shape == (4, 4)
+
+
+def test_the_longest_input_is_set_for_both():
+    models = parts()
+    both = workbook.hybrid(*models)
+    both.max_seq_length = 9
+    assert [model.max_seq_length for model in (*models, both)] == [9, 9, 9]
+    expected = [model.encode(TEXTS, normalize_embeddings=True) for model in models]
+    np.testing.assert_allclose(both.encode(TEXTS), np.concatenate(expected, axis=1), atol=1e-6)
+    mixed = workbook.hybrid(backbones.load_encoder(device="cpu"), models[0])
+    for value in (0, 8.0, True, "8", None):
+        with pytest.raises(InvalidValueError, match=f"max_seq_length: expected a positive whole .*, got {value!r}"):
+            mixed.max_seq_length = value
+    assert [part.max_seq_length for part in (mixed[0].first, mixed[0].second)] == [256, 9]
 
 
 def test_evaluated_with_instructions_at_the_scale_of_both():

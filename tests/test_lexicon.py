@@ -1,14 +1,18 @@
 """Lexicon pooling: against the published numbers, by the plain formula, and by what must hold."""
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from devices import DEVICES
 from parity import Fixture
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from torch.nn.functional import normalize
+from torch.utils._python_dispatch import TorchDispatchMode
 from training_tools import differing, stage, trained, weights, write_data
 
 import workbook
@@ -179,21 +183,51 @@ def test_the_instruction_is_not_pooled(pooling):
 # Chunks
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("logits", [1, 40, 333, 2**22])
 @pytest.mark.parametrize("pooling", ["max", "sum"])
-def test_chunks_equal_the_plain_formula(pooling, logits):
+def test_chunks_equal_the_plain_formula(pooling, logits, device):
     """Values and gradients, in chunks of one logit and of all."""
     mask, head = torch.rand(5, 9, generator=torch.Generator().manual_seed(2)) > 0.4, random(37, 8, seed=3)
     mask[:, 4] = True
+    mask, head, factors = (given.to(device) for given in (mask, head, random(5, 37, seed=5)))
     made = []
     for function in (plain, lambda *given: chunked(*given, logits)):
-        states = random(5, 9, 8, seed=4).requires_grad_()
+        states = random(5, 9, 8, seed=4).to(device).requires_grad_()
         weight = function(states, mask, head, pooling)
-        (normalize(weight, dim=1) * random(5, 37, seed=5)).sum().backward()
+        (normalize(weight, dim=1) * factors).sum().backward()
         made.append((weight.detach(), states.grad))
     assert (made[0][1].abs().amax(dim=(1, 2)) > 0.01).all()
     for expected, got in zip(*made, strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
+class Largest(TorchDispatchMode):
+    """Numbers of the largest tensor that is made inside, forward or backward."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **kwargs or {})
+        for tensor in made if isinstance(made, tuple | list) else [made]:
+            if isinstance(tensor, torch.Tensor):  # of a sparse one, what it holds
+                self.numbers = max(self.numbers, tensor._nnz() if tensor.is_sparse else tensor.numel())
+        return made
+
+
+@pytest.mark.parametrize("logits", [4096, 12800])
+@pytest.mark.parametrize("pooling", ["max", "sum"])
+def test_never_more_logits_than_asked_for(pooling, logits):
+    """Of 51200, where all else that is made is smaller; in rows of the head alone, and in several texts."""
+    head, mask = random(200, 4, seed=3), torch.ones(8, 32, dtype=torch.bool)
+    states = random(8, 32, 4, seed=4).requires_grad_()
+    with Largest() as forward:
+        weight = chunked(states, mask, head, pooling, logits)
+    with Largest() as backward:
+        weight.sum().backward()
+    assert forward.numbers == logits
+    assert backward.numbers <= logits
+    assert (backward.numbers == logits) == (pooling == "sum")  # the maximum needs no logits to go back
 
 
 @pytest.mark.parametrize("pooling", ["max", "sum"])
@@ -349,10 +383,10 @@ def test_a_row_of_which_nothing_is_pooled(pooling):
 
 
 @pytest.mark.parametrize("prompt", [None, INSTRUCTION])
-@pytest.mark.parametrize("text", ["</s>", "<s></s>"])
+@pytest.mark.parametrize("text", ["</s>", "<s></s>", "<s> </s>", "</s>\n", " \t<unk>"])
 def test_a_text_of_special_tokens_only(text, prompt):
     model = lens()
-    with pytest.raises(InvalidValueError, match=f"expected words, not special tokens alone, got '{text}'"):
+    with pytest.raises(InvalidValueError, match=re.escape(f"words, not special tokens alone, got {text!r}. Nothing")):
         model.encode([*TEXTS, text], prompt=prompt)
     assert np.isfinite(model.encode([f"{text} and more"], prompt=prompt)).all()
 
@@ -431,6 +465,9 @@ def test_built_by_name_from_the_head_of_its_backbone():
     assert model[1].clusters.equal(made.assignment)
     assert model.encode(TEXTS, prompt=INSTRUCTION).shape == (4, len(made))
     assert workbook.build("lens", "tiny-llama", pooling_options={"clusters": 20})[1].head.shape == (20, 32)
+    other = workbook.build("lens", "tiny-llama", pooling_options={"seed": 1})[1]
+    assert other.clusters.equal(clusters_of("tiny-llama", len(made), seed=1).assignment)
+    assert not other.clusters.equal(made.assignment)
 
 
 def test_the_vocabulary_as_it_is():
@@ -441,6 +478,17 @@ def test_the_vocabulary_as_it_is():
     assert model[1].head.equal(weight - weight.mean(dim=0))
     assert model[1].clusters.tolist() == [*range(len(tiny_tokenizer()))]
     assert model[1].words(tiny_tokenizer())[tiny_tokenizer().convert_tokens_to_ids("a")] == ["a"]
+
+
+def test_words_of_some_clusters():
+    lexicon, tokenizer = workbook.build("lens", "tiny-llama", pooling_options={"clusters": 20})[1], tiny_tokenizer()
+    every = lexicon.words(tokenizer)
+    assert sorted(word for words in every for word in words) == sorted(map(tokenizer.decode, range(len(tokenizer))))
+    assert lexicon.words(tokenizer, [7, 0, 7]) == [every[7], every[0], every[7]]
+    assert lexicon.words(tokenizer, []) == []
+    for cluster in (20, -1):
+        with pytest.raises(InvalidValueError, match=f"clusters: expected numbers from 0 to 19, got {cluster}"):
+            lexicon.words(tokenizer, [0, cluster])
 
 
 def test_centring_changes_no_prediction_and_leaves_the_average_logit_at_0():
@@ -475,8 +523,22 @@ def test_an_impossible_number_of_clusters(k):
         workbook.build("lens", "tiny-llama", pooling_options={"clusters": k})
 
 
+@pytest.mark.parametrize("clusters", ["1000", "Vocabulary", "nowhere/clusters", Path("nowhere")])
+def test_clusters_by_a_name_that_is_none(clusters):
+    with pytest.raises(InvalidValueError, match=r"clusters: expected a whole number, 'vocabulary', or a folder of clu"):
+        workbook.build("lens", "tiny-llama", pooling_options={"clusters": clusters})
+
+
+@pytest.mark.parametrize("name", ["spherical", "centred"])
+@pytest.mark.parametrize("value", ["no", 0, None])
+def test_what_is_no_bool(name, value):
+    for clusters in (20, "vocabulary"):
+        with pytest.raises(InvalidValueError, match=f"{name}: expected True or False, got {value!r}"):
+            workbook.build("lens", "tiny-llama", pooling_options={"clusters": clusters, name: value})
+
+
 def test_an_unknown_option_of_the_lexicon():
-    with pytest.raises(UnknownNameError, match=r"option of lexicon pooling.*pooling, clusters, spherical, centred"):
+    with pytest.raises(UnknownNameError, match=r"lexicon pooling.*: pooling, clusters, spherical, centred, seed"):
         workbook.build("lens", "tiny-llama", pooling_options={"k": 20})
 
 

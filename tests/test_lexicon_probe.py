@@ -8,6 +8,7 @@ from sentence_transformers import SentenceTransformer
 from workbook import build, probes
 from workbook.errors import InvalidValueError
 from workbook.modules import Decoder, Lexicon
+from workbook.modules import lexicon as module
 from workbook.modules.clusters import token_text
 from workbook.modules.lexicon import LEXICON_POOLINGS
 from workbook.templates import Template
@@ -67,6 +68,15 @@ def test_top_clusters_against_a_naive_loop(tiny, pooling, instruction):
             assert row.token == tokenizer.decode([predicted])
             own = {cluster_of[id_] for id_, mark in zip(ids, marked, strict=True) if mark}
             assert row.own == (row.cluster in own)
+
+
+def test_only_what_is_shown_is_decoded(tiny, monkeypatch):
+    """The words of a whole vocabulary take a second."""
+    model, decoded = tiny(), []
+    monkeypatch.setattr(module, "token_text", lambda tokenizer, token: decoded.append(token) or str(token))
+    (row,) = probes.top_clusters(model, TEXTS[:1], top=1).itertuples()
+    assert decoded == [token for token, cluster in enumerate(model[1].clusters.tolist()) if cluster == row.cluster]
+    assert row.words == [str(token) for token in decoded]
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

@@ -159,3 +159,28 @@ def test_encoding_cost_counts_tokens_and_takes_turns(tiny):
     assert (frame["seconds"] > 0).all()
     with pytest.raises(InvalidValueError, match="turns"):
         probes.encoding_cost(models, TEXTS, turns=0)
+
+
+def test_index_cost_against_a_ranking_by_hand():
+    draw = np.random.default_rng(0)
+    queries = np.maximum(draw.normal(size=(6, 30)), 0)
+    documents = np.maximum(np.concatenate([queries + draw.normal(size=(6, 30)), draw.normal(size=(9, 30))]), 0)
+    found = [probes.index_cost(queries, documents, tops) for tops in ((2, 30), (None,))]
+    cut = np.where(documents >= np.sort(documents, axis=1)[:, -2:-1], documents, 0)
+    for kept, rows in ((cut, found[0][:6]), (documents, found[0][6:]), (documents, found[1])):
+        scores = [[float(query @ document) for document in kept] for query in queries]
+        ranks = [1 + sum(score > row[i] + 1e-6 for score in row) for i, row in enumerate(scores)]
+        assert rows["reciprocal_rank"].tolist() == pytest.approx([100 / rank for rank in ranks])
+    whole = min(120, 8 * (documents > 0).sum() / len(documents))
+    assert found[0].groupby("top")["bytes"].first().to_dict() == {2: 16, 30: whole}
+    assert found[1][["top", "bytes"]].drop_duplicates().values.tolist() == [[30, 120]]
+    assert (found[0]["milliseconds"] > 0).all()
+
+
+def test_index_cost_refuses_what_it_cannot_rank():
+    with pytest.raises(InvalidValueError, match="a document or more for each query"):
+        probes.index_cost(np.ones((3, 4)), np.ones((2, 4)), (1,))
+    with pytest.raises(InvalidValueError, match="one width"):
+        probes.index_cost(np.ones((2, 4)), np.ones((2, 5)), (1,))
+    with pytest.raises(InvalidValueError, match="top"):
+        probes.index_cost(np.ones((2, 4)), np.ones((2, 4)), (0,))

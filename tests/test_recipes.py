@@ -4,11 +4,12 @@ from itertools import pairwise
 
 import pytest
 
-from workbook import METHODS, recipe
+from workbook import METHODS, build, recipe
 from workbook.backbones import load_config
 from workbook.errors import ModelNotFoundError, UnknownNameError
 from workbook.methods import nv_embed
 from workbook.modules import make_pooling
+from workbook.modules.clusters import clusters_of
 from workbook.objectives import OBJECTIVES
 from workbook.scale import SCALES
 from workbook.training.data import SOURCES
@@ -144,6 +145,16 @@ def test_lens_as_published():
     assert (stage.options["temperature"], stage.teacher) == (0.02, "BAAI/bge-reranker-large")
     assert stage.options.get("in_batch", True)
     assert not stage.blend  # a batch comes from one data set
+
+
+def test_the_head_of_lens_as_published():
+    """Section 3.2.1: the centroids as they are, without the library's own centring, which is the default."""
+    options, made = METHODS["lens"].chain.pooling_options, clusters_of("tiny-llama", 20)
+    published = build("lens", "tiny-llama", pooling_options=options | {"clusters": 20, "centred": False})[1].head
+    assert published.equal(made.centroids)
+    assert published.sum(dim=0).abs().max() > 0.01
+    centred = build("lens", "tiny-llama", pooling_options=options | {"clusters": 20})[1].head
+    assert centred.sum(dim=0).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ from transformers import AutoConfig, BertConfig, BertForSequenceClassification
 
 from workbook import backbones
 from workbook.errors import InvalidValueError, UnknownNameError
+from workbook.experiments import Experiment, Variant
 from workbook.modules import Lexicon
-from workbook.training import curation
+from workbook.training import Recipe, curation
+from workbook.training.run import Training
 from workbook.training.teacher import TaughtCollator, Teacher
 
 QUERIES = ["how to prune basil", "why leaves curl"]
@@ -18,7 +20,7 @@ DOCUMENTS = [
 ]
 
 
-def reranker(folder, labels=1):
+def reranker(folder, labels=1, seed=0):
     """A tiny random cross-encoder with MiniLM's tokenizer."""
     backbones.load_encoder()[0].tokenizer.save_pretrained(folder)
     config = BertConfig(
@@ -26,7 +28,7 @@ def reranker(folder, labels=1):
         num_labels=labels,
     )  # fmt: skip
     with torch.random.fork_rng():
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         BertForSequenceClassification(config).save_pretrained(folder)
     return str(folder)
 
@@ -94,6 +96,41 @@ def test_a_taught_stage_trains_otherwise_and_the_head_not_at_all(tmp_path, cache
         assert found.model[1].head.equal(before)
         assert history["loss"].notna().all()
     assert differing(models[None], models["minilm"])
+
+
+def test_a_teacher_counts_by_its_content(own, tmp_path):
+    """Other weights in the same folder are another teacher, to a kept stage as to a record."""
+    data, folder = mined(tmp_path), tmp_path / "teacher"
+
+    def names(teacher):
+        recipe = Recipe(stages=(stage(data, "contrastive", teacher=teacher, steps=2, max_length=64),))
+        variant = Variant("taught", "lens", ("contrastive",), other=lambda scale, backbone: recipe)
+        made = Experiment("04_taught", "A teacher", (variant,)).fingerprint(variant, 0, "quick", "tiny-llama")
+        return Training(tiny("lens"), recipe).stages[0].key, made
+
+    before, other, again = (names(reranker(folder, seed=seed)) for seed in (0, 1, 0))
+    assert before == again
+    assert not {*before} & {*other}
+    (made,) = Training(tiny("lens"), Recipe(stages=(stage(data, "contrastive", teacher="minilm"),))).stages
+    assert "teachers" not in made.content  # pinned by its name, and stages that were kept are found
+
+
+def test_a_kept_stage_does_without_its_teacher(own, tmp_path, monkeypatch):
+    """It is loaded where a stage trains; what is no teacher is refused before the data are read."""
+    one = stage(mined(tmp_path), "contrastive", teacher=reranker(tmp_path / "teacher"), steps=1, max_length=64)
+    first = trained(one, model=tiny("lens"))
+    monkeypatch.setattr("workbook.training.stage.Teacher", None)
+    assert differing(first.model, trained(one, model=tiny("lens")).model) == []
+    with pytest.raises(TypeError):
+        trained(one, model=tiny("lens"), seed=1)
+    three = reranker(tmp_path / "three", labels=3)
+    for name, error, message in (
+        ("nobody", UnknownNameError, "Stage contrastive: Unknown backbone 'nobody'"),
+        ("tiny-llama", UnknownNameError, "Stage contrastive: Unknown backbone 'tiny-llama'"),
+        (three, InvalidValueError, "Stage contrastive: teacher: expected a reranker, of one score, got '3 classes in"),
+    ):
+        with pytest.raises(error, match=message):
+            trained(one.model_copy(update={"teacher": name, "data": "absent.jsonl"}), model=tiny("lens"))
 
 
 def test_a_teacher_without_anything_to_score(tmp_path):

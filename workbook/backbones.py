@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from .errors import DamagedFileError, InvalidValueError, ModelNotFoundError, UnknownNameError
-from .files import atomic_folder, cache_path, sha256, verify_checksums, write_checksums
+from .files import atomic_folder, cache_path, folder_sha256, sha256, verify_checksums, write_checksums
 from .tiny import TINY, tiny_config, tiny_tokenizer
 
 if TYPE_CHECKING:
@@ -144,6 +144,19 @@ def resolve(name: str) -> Path:
         [*CARRIED, *TINY],
         "A local folder (it must exist and hold config.json) or a Hugging Face id (owner/model) works too.",
     )
+
+
+def content_sha256(name: str) -> str:
+    """Hex sha256 that names a model's content: of the carried file, or over its folder's weights and configuration.
+
+    Folders inside count too, since encoders keep modules there. The name itself where it stands for tiny weights.
+
+    Raises:
+        UnknownNameError, ModelNotFoundError, DamagedFileError: As :func:`resolve`.
+    """
+    if name in CARRIED and not os.path.isdir(name):
+        return CARRIED[name].sha256
+    return name if name in TINY else folder_sha256(resolve(name), "**/*.safetensors", "**/*.bin", "**/*.json")
 
 
 def load_decoder(

@@ -7,6 +7,7 @@ token is pooled when it covers a character of a pooled piece, whatever the token
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
@@ -58,7 +59,7 @@ class Template(BaseModel):
             of LLM2Vec, pools as many trailing tokens as the text has when tokenized alone; ``lead``, of NV-Embed,
             leaves out as many leading tokens as what is in front of the text has when tokenized alone, and with a
             tokenizer that joins a space to the next word the text's first word.
-        words_only: Refuse a text that spells special tokens and nothing else.
+        words_only: Refuse a text that spells special tokens and, blanks aside, nothing else.
         example: One of the ``{examples}``: a string with ``{instruction}``, ``{query}`` and ``{response}``.
         examples: By bare instruction, pairs of a query and its response; instructions that are not here have none. The
             length limit does not count their tokens, as published: the text is cut where it would be without them.
@@ -123,6 +124,8 @@ class Template(BaseModel):
         """
         instruction = (instruction or "").strip()
         pieces = self.instructed if instruction else self.plain
+        if self.words_only:
+            _refuse_markup(tokenizer, texts)
         rows = [Encoded([], []) for _ in texts]
         segments = [
             [[Token(CONTEXT, group[0].pooled)] * contextual_tokens] * len(texts)
@@ -189,13 +192,6 @@ class Template(BaseModel):
                 [Token(token.id, n >= start, token.of_text, token.counted) for n, token in enumerate(row)]
                 for row, start in zip(segment, starts, strict=True)
             ]
-        if self.words_only:
-            special = set(tokenizer.all_special_ids)
-            for text, row in zip(texts, segment, strict=True):
-                own = {token.id for token in row if token.of_text}
-                if own and own <= special:
-                    way_out = "Nothing of it could be pooled: drop it, or strip the markup."
-                    raise InvalidValueError("texts", "words, not special tokens alone", text, way_out)
         pooled = any(piece.pooled for piece in group if "{text}" in piece.string)
         for row in segment:
             if not any(token.of_text for token in row):
@@ -256,6 +252,17 @@ def _adds_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Whether the tokenizer puts a beginning-of-text token in front by itself (measured, since flags mislead)."""
     ids = tokenizer("a")["input_ids"]
     return bool(ids) and ids[0] == tokenizer.bos_token_id
+
+
+def _refuse_markup(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> None:
+    """Refuse texts of special tokens without a word; one that is empty or blank has none, and is let through."""
+    # The longest first, where one begins as another does.
+    special = "|".join(map(re.escape, sorted(tokenizer.all_special_tokens, key=len, reverse=True)))
+    for text in texts:
+        rest = re.sub(special, "", text)
+        if rest != text and not rest.strip():
+            way_out = "Nothing of it could be pooled: drop it, or strip the markup."
+            raise InvalidValueError("texts", "words, not special tokens alone", text, way_out)
 
 
 def _pieces(*pieces: tuple[str, bool]) -> tuple[Piece, ...]:

@@ -15,10 +15,11 @@ from .. import backbones, methods
 from ..corpora.docs import Docs, load_docs
 from ..corpora.roles import Roles, load_roles
 from ..errors import UnknownNameError
-from ..files import data_path, folder_sha256, sha256
+from ..files import data_path, sha256
 from ..scale import Scale, get_scale
 from ..training import data as training_data
 from ..training.recipe import Recipe
+from ..training.teacher import teachers_sha256
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -153,9 +154,9 @@ class Experiment:
     def fingerprint(self, variant: Variant, seed: int, scale: str, backbone: str) -> str:
         """Hex sha256 of what a cell's numbers depend on, versions and machine aside.
 
-        That is the chain, the stages, the data that they read and that is measured on, the backbone, the sizes of
-        evaluation, the seed, and ``version``. What is at its default does not count, so that no record goes stale when
-        methods learn a new option.
+        That is the chain, the stages, the data that they read and that is measured on, backbone and teachers, the sizes
+        of evaluation, the seed, and ``version``. What is at its default does not count, so that no record goes stale
+        when methods learn a new option.
         """
         recipe, sizes = variant.recipe(scale, backbone), self.sizes(scale)
         watch = self.watch(sizes) if self.watch else None
@@ -165,21 +166,16 @@ class Experiment:
             "options": sorted(variant.options.items()),
             "recipe": recipe.model_dump(mode="json", exclude_defaults=True),
             "data": self.data(variant, scale, backbone),
-            "backbone": backbone_sha256(backbone),
+            "backbone": backbones.content_sha256(backbone),
             "sizes": sizes.model_dump(mode="json", exclude={"name"}),
             "watch": [watch.name, watch.every] if watch else None,
             "seed": seed if variant.stages else None,
         }
+        if teachers := teachers_sha256(recipe.stages):
+            content["teachers"] = teachers
         if variant.beside:
             content["beside"] = self.fingerprint(variant.beside, seed, scale, backbone)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def backbone_sha256(name: str) -> str:
-    """Hex sha256 that names a backbone's content: of the carried file, or over the files of its folder."""
-    if name in backbones.CARRIED:
-        return backbones.CARRIED[name].sha256
-    return name if name in backbones.TINY else folder_sha256(backbones.resolve(name), "*.safetensors", "*.json")
 
 
 def _file_sha256(source: str) -> str | None:

@@ -26,7 +26,7 @@ from .. import __version__, backbones
 from ..errors import DamagedFileError, MissingDataError
 from ..files import ROOT, atomic_file, cache_path, writing
 from ..scale import get_scale
-from .grid import Experiment, Variant, backbone_sha256
+from .grid import Experiment, Variant
 
 RECORDED = ROOT / "data" / "runs"
 """The records that the project keeps."""
@@ -244,7 +244,7 @@ class Record:
             "what": self.experiment.what,
             "scale": self.scale,
             "backbone": self._backbone,
-            "backbone_sha256": backbone_sha256(self.backbone),
+            "backbone_sha256": backbones.content_sha256(self.backbone),
             "cells": cells,
         }
         with atomic_file(self.json) as said, atomic_file(self.csv) as table:  # the inner one is renamed first

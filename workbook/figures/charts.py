@@ -153,8 +153,10 @@ def lines(
                 markeredgewidth=0.5,
                 label=str(level),
             )
-            if low and high:
+            if low and high and len(rows) > 1:
                 axes.fill_between(rows[x], rows[low], rows[high], color=color, alpha=0.18, linewidth=0)
+            elif low and high:  # a band around a single point would have no width
+                axes.vlines(rows[x], rows[low], rows[high], color=color, linewidth=1.2)
         axes.grid()
         if logx:
             axes.set_xscale("log")

@@ -37,7 +37,9 @@ SIZES = {
 
 Other than there: the training data of bge-en-icl are public but not read here. ``paper`` takes the public portion of
 E5's, which holds most of its retrieval sets with one hard negative each, for about one epoch; its classes, clusters and
-graded pairs, in batches of 256 whose rows see only their own negatives, are left out. The warmup is not said.
+graded pairs, in batches of 256 whose rows see only their own negatives, are left out. The warmup is not said. And at
+every scale the head is centred, of which the paper says nothing (see :func:`~workbook.modules.lexicon.lexicon_of`):
+``workbook.build("lens", pooling_options={"centred": False})`` has the paper's.
 """
 
 

@@ -14,12 +14,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch.nn.functional import normalize
 
 from ..backbones import capability, load_head
 from ..errors import DamagedFileError, InvalidValueError, MissingDataError
@@ -76,8 +80,7 @@ class Clusters:
         Raises:
             InvalidValueError: No such cluster.
         """
-        if type(cluster) is not int or not 0 <= cluster < len(self):
-            raise InvalidValueError("cluster", f"a number from 0 to {len(self) - 1}", cluster)
+        cluster = _whole("cluster", cluster, f"a number from 0 to {len(self) - 1}", 0, len(self) - 1)
         ids = (self.assignment == cluster).nonzero()[:, 0]
         return ids[self.distances[ids].argsort(stable=True)]
 
@@ -168,7 +171,7 @@ class Clusters:
             config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
             tensors = load_file(folder / WEIGHTS)
             found = cls(**{name: tensors[name] for name in _TENSORS}, **{name: config[name] for name in _CONFIG})
-        except (OSError, KeyError, TypeError, ValueError) as error:
+        except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
             raise DamagedFileError(f"{folder}: expected clusters, found none ({error!r}). Save them again.") from error
         return found
 
@@ -186,7 +189,6 @@ def cluster_head(
     spherical: bool = True,
     seed: int = 0,
     iterations: int = ITERATIONS,
-    restarts: int = 1,
     chunk: int = CHUNK,
 ) -> Clusters:
     """K-means of the rows of a language-model head.
@@ -200,9 +202,7 @@ def cluster_head(
         k: Clusters.
         spherical: Rows scaled to length 1, centers too, nearest by cosine; else nearest by Euclidean distance.
         seed: Of the rows that the clusters start from.
-        iterations: At most so many; it ends earlier where no row changes its cluster. On SmolLM2's head the
-            inertia after 10 is some 0.15% above that after 50; more candidates at the start weigh more.
-        restarts: Clusterings with other starting rows, of which the one of least inertia is kept.
+        iterations: At most so many; it ends earlier where no row changes its cluster.
         chunk: Rows in one go: fewer for less memory. But for roundings nothing else changes.
 
     Returns:
@@ -210,56 +210,37 @@ def cluster_head(
 
     Raises:
         InvalidValueError: A head that is no floating matrix, holds values that are no numbers, or, if spherical, rows
-            of 0, which point nowhere; k below 2, above the vocabulary or above the number of different rows; another
-            number that is not a whole number of at least 1 (seed: 0).
+            of 0, which point nowhere; k below 2, above the vocabulary or above the number of different rows (if
+            spherical, directions); another number that is not a whole number of at least 1 (seed: 0); or ``spherical``
+            that is no bool.
 
     Source: LENS, section 3.2.1; k of 4000 and 8000, section 4.1.
     """
     if not isinstance(head, torch.Tensor) or head.ndim != 2 or not head.is_floating_point():
         got = f"{head.dtype} {tuple(head.shape)}" if isinstance(head, torch.Tensor) else type(head).__name__
         raise InvalidValueError("head", "a floating tensor (vocabulary, dim), such as load_head(name).weight", got)
-    counts = {"iterations": (iterations, 1), "restarts": (restarts, 1), "chunk": (chunk, 1), "seed": (seed, 0)}
-    for name, (value, least) in counts.items():
-        if type(value) is not int or value < least:
-            raise InvalidValueError(name, f"a whole number of at least {least}", value)
-    if type(k) is not int or not 2 <= k <= len(head):
-        raise InvalidValueError("k", f"a number of clusters from 2 to the vocabulary, {len(head)}", k)
+    k, seed = _checked(head, k, spherical, seed)
+    iterations = _whole("iterations", iterations, "a whole number of at least 1", 1)
+    chunk = _whole("chunk", chunk, "a whole number of at least 1", 1)
     head = head.detach()
     _refuse_rows(head, k, spherical, chunk)
 
-    rows = Rows(head, unit=spherical, chunk=chunk)
-    generator = torch.Generator().manual_seed(seed)
-    found: list[tuple[float, torch.Tensor, torch.Tensor]] = []
-    for _ in range(restarts):
-        clustering = KMeans(rows, k)
-        clustering.draw(generator)
-        clustering.run(iterations)
-        distances = clustering.distances()
-        found.append((float(distances.double().square().sum()), clustering.owner, distances))
-        found = [min(found, key=lambda one: one[0])]
-    _, owner, distances = found[0]
+    clustering = KMeans(Rows(head, unit=spherical, chunk=chunk), k)
+    clustering.draw(torch.Generator().manual_seed(seed))
+    clustering.run(iterations)
+    owner, distances = clustering.owner, clustering.distances()
     centroids = Rows(head, unit=False, chunk=chunk).means(owner, k)
-    return Clusters(owner.cpu(), centroids.cpu(), distances.cpu(), bool(spherical), seed, head_sha256(head))
+    return Clusters(owner.cpu(), centroids.cpu(), distances.cpu(), spherical, seed, head_sha256(head))
 
 
-def clusters_of(
-    backbone: str,
-    k: int,
-    *,
-    spherical: bool = True,
-    seed: int = 0,
-    iterations: int = ITERATIONS,
-    restarts: int = 1,
-) -> Clusters:
+def clusters_of(backbone: str, k: int, *, spherical: bool = True, seed: int = 0) -> Clusters:
     """:func:`cluster_head` of a backbone's head, kept in the cache; on CUDA where there is one.
 
     Args:
         backbone: See :func:`~workbook.backbones.resolve`.
         k: Clusters.
-        spherical: As for :func:`cluster_head`, as are the others.
+        spherical: As for :func:`cluster_head`.
         seed: Of the rows that the clusters start from.
-        iterations: At most so many.
-        restarts: Clusterings of which the best is kept.
 
     Raises:
         ModelNotFoundError: No such backbone, or one without its language-model head.
@@ -267,12 +248,13 @@ def clusters_of(
         InvalidValueError: As :func:`cluster_head`.
     """
     head = load_head(backbone).weight.detach()
+    k, seed = _checked(head, k, spherical, seed)  # before they name a folder
     device = torch.device(capability()["device"])
-    content = [_VERSION, head_sha256(head), k, spherical, seed, iterations, restarts, device.type]
+    # The 1 is how often k-means began anew, which could be chosen once: clusters that were kept are found.
+    content = [_VERSION, head_sha256(head), k, spherical, seed, ITERATIONS, 1, device.type]
     kept = cache_path("clusters", hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()[:24])
     if not (kept / CHECKSUMS).is_file():
-        options = {"spherical": spherical, "seed": seed, "iterations": iterations, "restarts": restarts}
-        cluster_head(head.to(device), k, **options).save(kept)
+        cluster_head(head.to(device), k, spherical=spherical, seed=seed).save(kept)
     verify_checksums(kept, f"Delete {kept}; it is made again.")
     return Clusters.load(kept)
 
@@ -327,6 +309,31 @@ def token_text(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
     return f" {text}" if piece.startswith("▁") and not text.startswith(" ") else text
 
 
+def check_flags(**flags: object) -> None:
+    """Refuse what is no bool: ``"no"`` would be taken for true.
+
+    Raises:
+        InvalidValueError: Which, and what it is.
+    """
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise InvalidValueError(name, "True or False", value)
+
+
+def _checked(head: torch.Tensor, k: Any, spherical: Any, seed: Any) -> tuple[int, int]:
+    """k and seed, once all three were looked at."""
+    check_flags(spherical=spherical)
+    k = _whole("k", k, f"a number of clusters from 2 to the vocabulary, {len(head)}", 2, len(head))
+    return k, _whole("seed", seed, "a whole number of at least 0", 0)
+
+
+def _whole(name: str, value: Any, expected: str, least: int, most: float = math.inf) -> int:
+    """A whole number as an int, whichever type of integer it came in."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= value <= most:
+        raise InvalidValueError(name, expected, value)
+    return int(value)
+
+
 def _refuse_rows(head: torch.Tensor, k: int, spherical: bool, chunk: int) -> None:
     """Refuse rows that can't be clustered."""
     different = set()
@@ -342,7 +349,10 @@ def _refuse_rows(head: torch.Tensor, k: int, spherical: bool, chunk: int) -> Non
                 "Cluster without scaling (spherical=False), or leave out the rows of no token.",
             )
         if len(different) < k:
+            # In float64, so that rows of one direction agree once they are rounded to float32.
+            rows = normalize(rows.double(), dim=1).float() if spherical else rows
             values = (rows + 0.0).cpu().numpy()  # -0 becomes 0
             different.update(hashlib.blake2b(row, digest_size=16).digest() for row in values)
     if len(different) < k:
-        raise InvalidValueError("k", f"at most {len(different)}, the different rows of the head", k)
+        what = "directions of the head's rows" if spherical else "rows of the head"
+        raise InvalidValueError("k", f"at most {len(different)}, the different {what}", k)

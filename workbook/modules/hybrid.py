@@ -22,7 +22,8 @@ class Hybrid(InputModule):
     """The vectors of two embedders, each scaled to length 1, concatenated.
 
     The cosine of two hybrid vectors is the weighted mean of the two cosines, (first + weight * second) / (1 + weight).
-    Each embedder lays the texts out by its own template. Both may share their decoder.
+    Each embedder lays the texts out by its own template. Both may share their decoder, which is saved with each of them
+    and loaded as two.
 
     Args:
         first: An embedder, such as a lexicon one.
@@ -57,9 +58,19 @@ class Hybrid(InputModule):
 
     @property
     def max_seq_length(self) -> int | None:
-        """The longest input that both read whole, in tokens; None if neither says."""
+        """The longest input that both read whole, in tokens, None if neither says; setting it sets both.
+
+        Raises:
+            InvalidValueError: Not a positive whole number.
+        """
         lengths = [model.max_seq_length for model in (self.first, self.second) if model.max_seq_length is not None]
         return min(lengths, default=None)
+
+    @max_seq_length.setter
+    def max_seq_length(self, value: int) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InvalidValueError("max_seq_length", "a positive whole number of tokens", value)
+        self.first.max_seq_length = self.second.max_seq_length = value
 
     def get_embedding_dimension(self) -> int:
         """Both widths together."""

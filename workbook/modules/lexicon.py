@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -10,7 +12,7 @@ from torch.nn.functional import normalize
 
 from ..backbones import load_config, load_head
 from ..errors import InvalidValueError, UnknownNameError
-from .clusters import Clusters, clusters_of, token_text
+from .clusters import Clusters, check_flags, clusters_of, token_text
 from .projection import max_logits, sum_weights
 from .saving import SavedModule
 
@@ -28,9 +30,8 @@ class Lexicon(SavedModule):
     embeddings it came from. Which positions are pooled is said at :func:`pooled_positions`.
 
     A beginning-of-text token, where the tokenizer adds one, is the position that predicts a text's first token, and so
-    it is pooled where there is no instruction, as published. In an untrained model its state is unlike all others, as
-    is that of the first token where there is none, and may hold the maximum of most clusters:
-    :meth:`contributions` shows it.
+    it is pooled where there is no instruction, as published. On a backbone whose first state is unlike all others, that
+    position may hold an outsized share of the maxima: :meth:`contributions` shows it.
 
     Args:
         head: Floating (clusters, dim), as wide as the token states.
@@ -111,19 +112,28 @@ class Lexicon(SavedModule):
         logits, positions = max_logits(*self._pooled(features), self.head)
         return positions.masked_fill(logits == 0, -1)
 
-    def words(self, tokenizer: PreTrainedTokenizerBase) -> list[list[str]]:
+    def words(self, tokenizer: PreTrainedTokenizerBase, clusters: Iterable[int] | None = None) -> list[list[str]]:
         """The tokens of each cluster as text, leading spaces kept, in the order of their ids.
 
+        Args:
+            tokenizer: Of the clustered tokens.
+            clusters: Whose, by their numbers from 0, in any order; all if not given, a second's work for 50,000 tokens.
+
         Raises:
-            InvalidValueError: The tokenizer has tokens that the clusters do not know.
+            InvalidValueError: The tokenizer has tokens that the clusters do not know, or no such cluster.
         """
         if len(tokenizer) > len(self.clusters):
             got = f"{len(tokenizer)} tokens"
             raise InvalidValueError("tokenizer", f"that of {len(self.clusters)} clustered tokens", got)
-        found: list[list[str]] = [[] for _ in self.head]
+        known = range(len(self.head))
+        chosen = known if clusters is None else [*clusters]
+        if unknown := [cluster for cluster in chosen if cluster not in known]:
+            raise InvalidValueError("clusters", f"numbers from 0 to {known[-1]}", unknown[0])
+        found: dict[int, list[str]] = {cluster: [] for cluster in chosen}
         for token, cluster in enumerate(self.clusters.tolist()):
-            found[cluster].append(token_text(tokenizer, token))
-        return found
+            if cluster in found:
+                found[cluster].append(token_text(tokenizer, token))
+        return [found[cluster] for cluster in chosen]
 
     def get_embedding_dimension(self) -> int:
         """Number of clusters."""
@@ -156,6 +166,7 @@ def lexicon_of(
     clusters: int | str | None = None,
     spherical: bool = True,
     centred: bool = True,
+    seed: int = 0,
 ) -> Lexicon:
     """Lexicon pooling over the language-model head of a backbone.
 
@@ -173,24 +184,29 @@ def lexicon_of(
             that is smaller than the paper's 32,000 tokens.
         spherical: See :func:`~.clusters.cluster_head`; of no matter where nothing is clustered.
         centred: Subtract the mean row of the new head; False for the rows as they are, as the paper has them.
+        seed: Of the rows that the clusters start from; of no matter where nothing is clustered.
 
     Raises:
         ModelNotFoundError: No such backbone, or one without its language-model head.
         UnknownNameError: No such pooling.
-        InvalidValueError: An impossible number of clusters, or clusters of another head.
+        InvalidValueError: An impossible number of clusters, a name that is no folder, clusters of another head, or a
+            ``spherical`` or ``centred`` that is no bool.
         MissingDataError, DamagedFileError: No clusters in the folder.
 
     Source: LENS, sections 3.2.1 and 4.1.
     """
+    check_flags(spherical=spherical, centred=centred)
     if clusters == "vocabulary":
         head, assignment = load_head(backbone).weight.detach().float(), None
     else:
         if isinstance(clusters, str | Path):
+            if not os.path.isdir(clusters):
+                raise InvalidValueError("clusters", "a whole number, 'vocabulary', or a folder of clusters", clusters)
             made = Clusters.load(clusters)
             made.check(load_head(backbone).weight)
         else:
             k = min(4000, load_config(backbone).vocab_size // 8) if clusters is None else clusters
-            made = clusters_of(backbone, k, spherical=spherical)
+            made = clusters_of(backbone, k, spherical=spherical, seed=seed)
         head, assignment = made.centroids, made.assignment
     return Lexicon(head - head.mean(dim=0) if centred else head, pooling, assignment)
 

@@ -3,7 +3,7 @@
 A probe takes a sentence-transformers model whose first module is a `workbook.modules.Decoder`, and leaves it as it was.
 """
 
-from .cost import encoding_cost
+from .cost import encoding_cost, index_cost
 from .latents import discriminating_latents, latent_attention
 from .lexicon import by_position, top_clusters
 from .states import TIE, layer_cosine, prefix_test, recency
@@ -14,6 +14,7 @@ __all__ = [
     "by_position",
     "discriminating_latents",
     "encoding_cost",
+    "index_cost",
     "latent_attention",
     "layer_cosine",
     "prefix_test",

@@ -13,7 +13,7 @@ from ..errors import InvalidValueError
 from ..modules import Decoder, Lexicon
 from ..modules.clusters import token_text
 from ..modules.lexicon import pooled_positions
-from ..modules.sparse import decode
+from ..modules.sparse import sparse
 from .states import decoder_of, switched
 
 if TYPE_CHECKING:
@@ -49,16 +49,17 @@ def top_clusters(
     Source: LENS, table 3.
     """
     module, lexicon = _modules(model, texts)
-    words = lexicon.words(module.tokenizer)
     rows = []
     for index, encoded in enumerate(module.encode_texts(texts, instruction)):
         features = _read(module, encoded)
+        weights = sparse(lexicon(features)["sentence_embedding"], top)[0]
+        words = lexicon.words(module.tokenizer, weights)
         positions, predicted = lexicon.contributions(features)[0].tolist(), _predicted(module, encoded)
         marked = features["input_ids"][features["pooling_mask"].bool()]
         own = set(lexicon.clusters[marked].tolist())
-        for cluster, weight, held in decode(lexicon(features)["sentence_embedding"], words, top)[0]:
+        for (cluster, weight), held in zip(weights.items(), words, strict=True):
             position = positions[cluster]
-            rows.append((index, cluster, weight, list(held), position, predicted[position], cluster in own))
+            rows.append((index, cluster, weight, held, position, predicted[position], cluster in own))
     return pd.DataFrame(rows, columns=["text", "cluster", "weight", "words", "position", "token", "own"])
 
 

@@ -76,9 +76,9 @@ def train(
 ) -> Trained:
     """Train a model, in place, by a recipe.
 
-    A stage that was trained before (same model, recipe up to here, data, seed, library) is not trained again: its
-    weights come from the cache. A training that was stopped, by whatever, goes on from its last checkpoint when it is
-    called again, and ends with the weights of one that was not, up to rounding (bit by bit where the CPU's libraries
+    A stage that was trained before (same model, recipe up to here, data, teacher, seed, library) is not trained again:
+    its weights come from the cache. A training that was stopped, by whatever, goes on from its last checkpoint when it
+    is called again, and ends with the weights of one that was not, up to rounding (bit by bit where the CPU's libraries
     add in a fixed order).
 
     Args:

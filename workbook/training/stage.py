@@ -26,7 +26,7 @@ from ..files import CHECKSUMS, atomic_folder, cache_path, verify_checksums, writ
 from . import data as training_data
 from .prepare import check, objective, prepared
 from .progress import Progress
-from .teacher import TaughtCollator, Teacher
+from .teacher import TaughtCollator, Teacher, is_reranker, teachers_sha256
 from .trainer import WEIGHTS, Every, StageTrainer, last_checkpoint, load_weights, save_weights, trainable
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ class StageRun:
         self.save_every = save_every or max(min(5, stage.steps), stage.steps // 10)
         with _named(stage):
             self.objective = objective(stage)
-            self.teacher = Teacher(stage.teacher, model.device) if stage.teacher else None
+            if stage.teacher:
+                is_reranker(stage.teacher)  # refuses what is no teacher; a stage that is kept needs no more of it
             self.data = load_data(stage, model[0].tokenizer)
             self.rows = _micro_batch(stage, self.data)
             check(model, stage, self.data, self.rows)
@@ -71,6 +72,8 @@ class StageRun:
             "watch": [watch.name, watch.every] if watch else None,
             "versions": _versions(),
         }
+        if teachers := teachers_sha256([stage]):
+            self.content["teachers"] = teachers
         self.dtype = model[0].decoder.dtype
         self.key = digest(self.content)
         self.kept, self.work = _folders(self.key)
@@ -128,6 +131,8 @@ class StageRun:
 
     def _trainer(self, loss: nn.Module) -> StageTrainer:
         stage = self.stage
+        # Before the trainer, which sets the seed: loading may draw random numbers.
+        teacher = Teacher(stage.teacher, self.model.device) if stage.teacher else None
         arguments = SentenceTransformerTrainingArguments(
             output_dir=str(self.work),
             max_steps=stage.steps,
@@ -168,7 +173,7 @@ class StageRun:
             args=arguments,
             train_dataset=self.data.datasets,
             loss=loss,
-            data_collator=TaughtCollator(self.model[0].preprocess, prompts=self.data.prompts, teacher=self.teacher),
+            data_collator=TaughtCollator(self.model[0].preprocess, prompts=self.data.prompts, teacher=teacher),
         )
         trainer.remove_callback(PrinterCallback)
         if self.watch:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from sentence_transformers import CrossEncoder
@@ -12,6 +12,9 @@ from sentence_transformers.sentence_transformer.data_collator import SentenceTra
 
 from .. import backbones
 from ..errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from .recipe import Stage
 
 _COSINES = 20  # what contrastive encoders such as MiniLM multiply their cosines by when they are trained
 
@@ -25,23 +28,19 @@ class Teacher:
         device: Where it is placed.
 
     Raises:
-        UnknownNameError, ModelNotFoundError, DamagedFileError: As :func:`~workbook.backbones.resolve`.
-        InvalidValueError: A classifier of several classes.
+        UnknownNameError, ModelNotFoundError, DamagedFileError, InvalidValueError: As :func:`is_reranker`.
 
     Source: LENS, section 4.1.
     """
 
     def __init__(self, name: str, device: torch.device | str = "cpu"):
-        folder = str(backbones.resolve(name))
-        config = backbones.load_config(name)
+        self.reranker = is_reranker(name)
         self.model: Any
-        self.reranker = any(kind.endswith("ForSequenceClassification") for kind in config.architectures or ())
-        if not self.reranker:
-            self.model = backbones.load_encoder(folder, device=str(device))
-            return
-        if config.num_labels != 1:
-            raise InvalidValueError("teacher", "a reranker, of one score", f"{config.num_labels} classes in {name}")
-        self.model = CrossEncoder(folder, device=str(device), activation_fn=torch.nn.Identity())
+        if self.reranker:
+            folder = str(backbones.resolve(name))
+            self.model = CrossEncoder(folder, device=str(device), activation_fn=torch.nn.Identity())
+        else:
+            self.model = backbones.load_encoder(name, device=str(device))
 
     @torch.no_grad()
     def scores(self, queries: Sequence[str], documents: Sequence[Sequence[str]]) -> torch.Tensor:
@@ -64,6 +63,31 @@ class Teacher:
         made = dict(zip(texts, self.model.encode(texts, **options).float().cpu(), strict=True))
         vectors = torch.stack([made[text] for text in flat]).view(rows, -1, len(made[texts[0]]))
         return _COSINES * torch.einsum("qd,qnd->qn", torch.stack([made[query] for query in queries]), vectors)
+
+
+def is_reranker(name: str) -> bool:
+    """Whether a teacher is a reranker, else an encoder: by its configuration, without its weights.
+
+    Raises:
+        UnknownNameError, ModelNotFoundError, DamagedFileError: As :func:`~workbook.backbones.resolve`.
+        InvalidValueError: A classifier of several classes.
+    """
+    config = backbones.load_config(str(backbones.resolve(name)))
+    found = any(kind.endswith("ForSequenceClassification") for kind in config.architectures or ())
+    if found and config.num_labels != 1:
+        raise InvalidValueError("teacher", "a reranker, of one score", f"{config.num_labels} classes in {name}")
+    return found
+
+
+def teachers_sha256(stages: Iterable[Stage]) -> dict[str, str]:
+    """Hex sha256 of the content of stages' teachers, by name; a carried one is left out, since its name pins it.
+
+    Raises:
+        UnknownNameError, ModelNotFoundError, DamagedFileError: As :func:`~workbook.backbones.resolve`.
+    """
+    found = {stage.teacher: backbones.content_sha256(stage.teacher) for stage in stages if stage.teacher}
+    pinned = {model.sha256 for model in backbones.CARRIED.values()}
+    return {name: content for name, content in found.items() if content not in pinned}
 
 
 @dataclass
