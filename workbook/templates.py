@@ -343,6 +343,21 @@ TEMPLATES: dict[str, Template] = {
         instructed=_pieces(_BOS, _CONTEXT, ("{instruction} ", False), ("{text}", True), ("{eos}", True)),
         plain=_pieces(_BOS, _CONTEXT, ("{text}", True), ("{eos}", True)),
     ),
+    # The same with examples, in the form of icl ("w/ ICL" in table 1). They are read as text, without contextual tokens
+    # of their own, and the query's token stands where its own words begin: the paper does not say.
+    "causal2vec-icl": Template(
+        instructed=_pieces(
+            _BOS,
+            ("{examples}", False),
+            ("<instruct>{instruction}\n<query>", False),
+            _CONTEXT,
+            ("{text}", True),
+            ("\n<response>", False),
+            ("{eos}", True),
+        ),
+        plain=_pieces(_BOS, _CONTEXT, ("{text}", True), ("{eos}", True)),
+        example="<instruct>{instruction}\n<query>{query}\n<response>{response}\n\n",
+    ),
 }
 
 
