@@ -65,12 +65,12 @@ def keywords(model: SentenceTransformer, sizes: Scale, top: int = 5, shown: int 
     queries = load_docs().split("dev")["query"].head(sizes.queries).tolist()
     asked = instructions("docs").set_index("task")["instruction"]["DocsRetrieval"]
     weights = model.encode(queries, prompt=asked, show_progress_bar=False)
-    words = [held[0].strip() if held else "" for held in lexicon.words(tokenizer)]
+    words = [(held[0].strip() or repr(held[0])) if held else "-" for held in lexicon.words(tokenizer)]
     own = [{*lexicon.clusters[ids].tolist()} for ids in tokenizer(queries, add_special_tokens=False)["input_ids"]]
     rows = []
     for order, ranked in (("heaviest", weights), ("telling", weights - weights.mean(axis=0))):
         for query, best in enumerate(np.argsort(-ranked, axis=1, kind="stable")[:, :top].tolist()):
-            named = "  ".join(words[c] + "*" * (c in own[query]) for c in best) if query < shown else ""
+            named = " ".join(words[c] + "*" * (c in own[query]) for c in best) if query < shown else ""
             rows.append((order, query, top, sum(c in own[query] for c in best), named))
     return pd.DataFrame(rows, columns=["order", "sentence", "words", "correct", "named"])
 
