@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 from workbook import backbones, build
 from workbook.errors import InvalidValueError, UnknownNameError
 from workbook.modules import Decoder, Pooling
-from workbook.templates import TEMPLATES, Piece, Template, get_template
+from workbook.templates import CONTEXT, TEMPLATES, Piece, Template, get_template
 from workbook.tiny import tiny_tokenizer
 
 PLAIN = TEMPLATES["plain"]
@@ -269,8 +269,9 @@ def test_a_template_as_data():
     """What one template alone has does not change how the others are saved."""
     for name, template in TEMPLATES.items():
         data = template.model_dump(mode="json")
-        assert data.keys() - {"words_only", "example"} == {"instructed", "plain", "joint", "mask"}
-        assert bool(data.get("example")) is (name == "icl")
+        assert data.keys() - {"words_only", "example", "write_bos"} == {"instructed", "plain", "joint", "mask"}
+        assert bool(data.get("example")) is name.endswith("icl")
+        assert data.get("write_bos", False) is name.startswith("causal2vec")
         assert data.get("words_only", False) is (name == "lens")
         assert Template.model_validate(data) == template
 
@@ -288,6 +289,7 @@ def test_an_answer_closes_a_text_where_eos_did(name, instruction):
     for before, after in zip(plain, answered, strict=True):
         assert before.input_ids[-1] == tokenizer.eos_token_id
         assert after.input_ids[: len(before.input_ids) - 1] == before.input_ids[:-1]
+        assert (before.input_ids[0] == tokenizer.bos_token_id) is name.startswith("causal2vec")
         assert tokenizer.decode(after.input_ids[len(before.input_ids) - 1 :]) == ANSWER
         # The last token is pooled as EOS was; the rest of the closing is not.
         closing = len(after.input_ids) - len(before.input_ids) + 1
@@ -321,3 +323,18 @@ def test_a_closing_is_saved(tmp_path):
 
 def test_templates_say_nothing_of_a_closing_by_eos():
     assert "closing" not in get_template("eos").model_dump()
+
+
+@pytest.mark.parametrize("instruction", [None, "Find the note"])
+def test_a_contextual_token_is_never_the_first(instruction):
+    """A tokenizer that adds no BOS has one all the same; what has none at all goes without."""
+    tokenizer = backbones.load_tokenizer(SMOL)
+    [row] = get_template("causal2vec").encode(tokenizer, ["a cat"], instruction, 64, 1)
+    assert row.input_ids[0] == tokenizer.bos_token_id
+    assert row.input_ids.index(CONTEXT) > 0
+    assert row.pooling_mask[0] == 0
+    [plain] = get_template("eos").encode(tokenizer, ["a cat"], instruction, 64)
+    assert tokenizer.bos_token_id not in plain.input_ids
+    tokenizer.bos_token = None
+    [row] = get_template("causal2vec").encode(tokenizer, ["a cat"], None, 64, 1)
+    assert row.input_ids[0] == CONTEXT

@@ -59,6 +59,7 @@ class Template(BaseModel):
             of LLM2Vec, pools as many trailing tokens as the text has when tokenized alone; ``lead``, of NV-Embed,
             leaves out as many leading tokens as what is in front of the text has when tokenized alone, and with a
             tokenizer that joins a space to the next word the text's first word.
+        write_bos: Write ``{bos}`` wherever the tokenizer has one, though it would not add it by itself.
         words_only: Refuse a text that spells special tokens and, blanks aside, nothing else.
         example: One of the ``{examples}``: a string with ``{instruction}``, ``{query}`` and ``{response}``.
         examples: By bare instruction, pairs of a query and its response; instructions that are not here have none. The
@@ -74,6 +75,7 @@ class Template(BaseModel):
     joint: bool = True
     mask: Literal["span", "count", "lead"] = "span"
     # Not written where it is false: templates that were saved, and stages kept by content, stay what they were.
+    write_bos: bool = Field(default=False, exclude_if=lambda value: not value)
     words_only: bool = Field(default=False, exclude_if=lambda value: not value)
     example: str = Field(default="", exclude_if=lambda value: not value)
     examples: dict[str, tuple[tuple[str, str], ...]] = Field(default={}, exclude_if=lambda value: not value)
@@ -105,11 +107,11 @@ class Template(BaseModel):
     ) -> list[Encoded]:
         """Token ids and pooling masks of texts, unpadded.
 
-        ``{bos}`` is left out where the tokenizer would not add one, except in templates that tokenize piece by piece,
-        which write it themselves, and wherever there is none. A special token spelt out in a text is read as that
-        token, as in the published code. A text without any token is read as one EOS token, so that it still has a
-        vector. What does not fit is cut from the right end of the text; instruction, examples, suffix and EOS always
-        stay.
+        ``{bos}`` is left out where the tokenizer would not add one, except with ``write_bos`` and in templates that
+        tokenize piece by piece, which write it themselves, and wherever there is none. A special token spelt out in a
+        text is read as that token, as in the published code. A text without any token is read as one EOS token, so that
+        it still has a vector. What does not fit is cut from the right end of the text; instruction, examples, suffix
+        and EOS always stay.
 
         Args:
             tokenizer: A fast tokenizer.
@@ -144,7 +146,8 @@ class Template(BaseModel):
 
     def _groups(self, pieces: tuple[Piece, ...], tokenizer: PreTrainedTokenizerBase) -> list[list[Piece]]:
         """Pieces that are tokenized together; special tokens stand alone."""
-        kept = [piece for piece in pieces if piece.string != "{bos}" or not self.joint or _adds_bos(tokenizer)]
+        written = self.write_bos or not self.joint or _adds_bos(tokenizer)
+        kept = [piece for piece in pieces if piece.string != "{bos}" or written]
         if not self.joint:
             return [[piece] for piece in kept]
         groups = []
@@ -334,18 +337,23 @@ TEMPLATES: dict[str, Template] = {
     ),
     # Causal2Vec, equation 2. Instruction and text are tokenized apart, since the contextual token stands between them,
     # and the text alike with an instruction and without. The paper does not say how instructions read; they are bare.
+    # Its tokenizers add BOS; where one does not, it is written all the same: without an instruction the contextual
+    # token would be the first, and the state of a first token is much the same whatever it says.
     "causal2vec": Template(
+        write_bos=True,
         instructed=_pieces(_BOS, ("{instruction}", False), _CONTEXT, ("{text}", True), ("{eos}", True)),
         plain=_pieces(_BOS, _CONTEXT, ("{text}", True), ("{eos}", True)),
     ),
     # The same with the contextual token in front of the instruction (table 4).
     "causal2vec-before": Template(
+        write_bos=True,
         instructed=_pieces(_BOS, _CONTEXT, ("{instruction} ", False), ("{text}", True), ("{eos}", True)),
         plain=_pieces(_BOS, _CONTEXT, ("{text}", True), ("{eos}", True)),
     ),
     # The same with examples, in the form of icl ("w/ ICL" in table 1). They are read as text, without contextual tokens
     # of their own, and the query's token stands where its own words begin: the paper does not say.
     "causal2vec-icl": Template(
+        write_bos=True,
         instructed=_pieces(
             _BOS,
             ("{examples}", False),

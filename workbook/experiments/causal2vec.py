@@ -16,6 +16,7 @@ from ..corpora.authored import instructions, paraphrase_ladder, reviews, topics
 from ..corpora.docs import load_docs
 from ..methods import causal2vec
 from ..modules import ContextualPooling
+from ..templates import TEMPLATES
 from .grid import SUITE_DOCS, Experiment, Variant
 from .suite import held_out_loss, read_once, smaller, suite_docs
 
@@ -41,8 +42,11 @@ def variant(name: str, representation: str = "concat", closing: str = "answer", 
 
 
 def last_token(name: str, closing: str = "answer") -> Variant:
-    """The last token alone, trained alike."""
-    return Variant(name, "last-token", _STAGE, {"closing": closing}, other=causal2vec.recipe)
+    """The last token alone: the same tokens but for the contextual one, trained alike."""
+    template = TEMPLATES["causal2vec"].model_dump(mode="json")
+    for form in ("instructed", "plain"):
+        template[form] = [piece for piece in template[form] if piece[0] != "{context}"]
+    return Variant(name, "last-token", _STAGE, {"closing": closing, "template": template}, other=causal2vec.recipe)
 
 
 def halves(model: SentenceTransformer) -> dict[str, SentenceTransformer]:
