@@ -13,7 +13,7 @@ from test_notebooks import said as check_said
 from torch.nn import functional as F
 
 from workbook import checks
-from workbook.checks import lens, llm2vec, nv_embed
+from workbook.checks import causal2vec, lens, llm2vec, nv_embed
 from workbook.errors import InvalidValueError
 from workbook.modules import Lexicon
 from workbook.training.curation import mine
@@ -425,5 +425,66 @@ def test_an_inverted_index_finds_what_a_look_at_every_document_finds(capsys):
 @pytest.mark.parametrize(("check", "right"), [(lens.exercise_1, lexicon_vector), (lens.exercise_2, search)])
 @pytest.mark.parametrize("spoil", SPOILS)
 def test_spoilt_answers_of_notebook_04(check, right, spoil):
+    """As for the solutions of every notebook."""
+    assert "not yet." in check_said(check, [spoil(right)])
+
+
+def inject(words, context, place):
+    return torch.cat([words[:place], context.unsqueeze(0), words[place:]])
+
+
+def represent(states, mask, place):
+    real = states[mask.bool()]
+    return torch.cat([real[place], real[-1]])
+
+
+@pytest.mark.parametrize(
+    ("check", "right", "wrong"),
+    [
+        (
+            causal2vec.exercise_1,
+            inject,
+            {
+                "in front": lambda w, c, p: inject(w, c, 0),
+                "at the end": lambda w, c, p: inject(w, c, len(w)),
+                "one late": lambda w, c, p: inject(w, c, p + 1),
+                "one early": lambda w, c, p: inject(w, c, max(p - 1, 0)),
+                "from the end": lambda w, c, p: inject(w, c, len(w) - p),
+                "in place of a word": lambda w, c, p: torch.cat([w[:p], c.unsqueeze(0), w[p + 1 :]]),
+                "added to a word": lambda w, c, p: torch.cat([w[:p], w[p : p + 1] + c, w[p:]]),
+                "no token": lambda w, c, p: w,
+                "the token alone": lambda w, c, p: c.unsqueeze(0),
+                "twice": lambda w, c, p: inject(inject(w, c, p), c, p),
+                "still a batch": lambda w, c, p: inject(w, c, p).unsqueeze(0),
+            },
+        ),
+        (
+            causal2vec.exercise_2,
+            represent,
+            {
+                "EOS first": lambda s, m, p: represent(s, m, p).roll(2),
+                "the last column": lambda s, m, p: torch.cat([s[m.bool()][p], s[-1]]),
+                "the place counted with padding": lambda s, m, p: torch.cat([s[p], s[m.bool()][-1]]),
+                "as many as the mask adds up to": lambda s, m, p: torch.cat([s[p], s[int(m.sum()) - 1]]),
+                "EOS alone": lambda s, m, p: s[m.bool()][-1],
+                "the contextual token alone": lambda s, m, p: s[m.bool()][p],
+                "added": lambda s, m, p: represent(s, m, p).reshape(2, 2).sum(0),
+                "stacked": lambda s, m, p: represent(s, m, p).reshape(2, 2),
+                "length 1": lambda s, m, p: F.normalize(represent(s, m, p), dim=0),
+                "halves of length 1": lambda s, m, p: F.normalize(represent(s, m, p).reshape(2, 2), dim=1).flatten(),
+                "the mean and EOS": lambda s, m, p: torch.cat([s[m.bool()].mean(0), s[m.bool()][-1]]),
+                "the first and the last": lambda s, m, p: torch.cat([s[m.bool()][0], s[m.bool()][-1]]),
+            },
+        ),
+    ],
+    ids=["inject", "represent"],
+)
+def test_exercises_of_notebook_05(capsys, check, right, wrong):
+    reject(capsys, check, right, wrong)
+
+
+@pytest.mark.parametrize(("check", "right"), [(causal2vec.exercise_1, inject), (causal2vec.exercise_2, represent)])
+@pytest.mark.parametrize("spoil", SPOILS)
+def test_spoilt_answers_of_notebook_05(check, right, spoil):
     """As for the solutions of every notebook."""
     assert "not yet." in check_said(check, [spoil(right)])

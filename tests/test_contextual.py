@@ -13,7 +13,7 @@ from training_tools import StoppedError, differing, stage, steps_counted, tiny, 
 from transformers import BertConfig, BertModel
 
 import workbook
-from workbook import backbones
+from workbook import backbones, probes
 from workbook.errors import AttentionError, DamagedFileError, InvalidValueError, UnknownNameError
 from workbook.modules import ContextualPooling, ContextualTokens, Decoder
 from workbook.templates import CONTEXT, TEMPLATES
@@ -175,6 +175,28 @@ def test_templates():
         assert row.input_ids == [bos, -1, -1, *[a] * 5, eos]
         (row,) = template.encode(tokenizer, ["a"], None, 32)
         assert row.input_ids == [bos, a, eos]
+
+
+def test_examples_stand_before_the_contextual_token(build):
+    """As icl lays them out, in front of the query; its token stands where the query's words begin."""
+    model = build(template="causal2vec-icl", examples={"Say": [("one", "two")]})
+    plain = tiny("icl", "tiny-llama", examples={"Say": [("one", "two")]})
+    (row,), (other,) = (one[0].encode_texts(["text"], "Say") for one in (model, plain))
+    place = row.input_ids.index(CONTEXT)
+    words = [token for token in row.input_ids if token != CONTEXT]
+    decode = model.tokenizer.decode
+    assert decode(words) == decode(other.input_ids)
+    assert decode(row.input_ids[:place]).endswith("two\n\n<instruct>Say\n<query>")
+    assert decode(row.input_ids[place + 1 :]).startswith("text\n<response>")
+    assert model.encode(["text"], prompt="Say").shape == (1, 64)
+    alone = build(template="causal2vec-icl")
+    assert not np.allclose(alone.encode(["text"], prompt="Say"), model.encode(["text"], prompt="Say"))
+    close(alone.encode(["text"]), model.encode(["text"]))  # documents have no examples
+
+
+def test_what_reads_words_alone_is_refused(build):
+    with pytest.raises(InvalidValueError, match="expected a decoder that reads words alone, got 'one with contextual"):
+        probes.layer_cosine(build(), ["a"])
 
 
 @pytest.mark.parametrize(
@@ -369,6 +391,11 @@ def test_a_stopped_training_resumes_and_a_stage_is_kept(own, build, monkeypatch,
     with steps_counted(monkeypatch) as steps:  # with a frozen encoder it is another training
         trained(one, model=build(), save_every=3)
     assert len(steps) == 10
+
+
+def test_mntp_is_refused_before_its_first_batch(build, own):
+    with pytest.raises(InvalidValueError, match="objective: expected one that reads texts, where an encoder reads"):
+        trained(stage(own, "mntp"), model=build())
 
 
 # Saved, loaded, built

@@ -10,6 +10,7 @@ from workbook.corpora.authored import future_tokens
 from workbook.corpora.roles import load_roles
 from workbook.evaluation import offline
 from workbook.experiments import llm2vec
+from workbook.experiments.suite import read_once
 from workbook.scale import get_scale
 
 SIZES = get_scale("quick").model_copy(update={"max_length": 200, "queries": 8, "documents": 12, "texts": 12})
@@ -37,7 +38,7 @@ def test_a_second_pooling_of_the_same_texts_costs_no_second_reading(model):
     handle = decoder.layers[0].register_forward_hook(lambda *_: calls.append(1))
     before = decoder.forward
     try:
-        with llm2vec._read_once(decoder):
+        with read_once(decoder):
             first = model.encode(["a text", "another one"])
             once = len(calls)
             weighted = workbook.build("weighted-mean", model, attention="bidirectional")

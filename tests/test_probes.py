@@ -153,9 +153,11 @@ def test_encoding_cost_counts_tokens_and_takes_turns(tiny):
     frame = probes.encoding_cost(models, TEXTS, turns=2)
     assert order == ["mean", "echo"] * 3  # once to warm up
     assert frame[["turn", "model"]].to_numpy().tolist() == [[0, "mean"], [0, "echo"], [1, "mean"], [1, "echo"]]
-    read = {name: int(model.preprocess(TEXTS)["attention_mask"].sum()) for name, model in models.items()}
-    assert dict(zip(frame["model"], frame["tokens"], strict=True)) == read
-    assert read["echo"] > 2 * read["mean"] - 2 * len(TEXTS)
+    for instruction in (None, "Find it"):
+        frame = probes.encoding_cost(models, TEXTS, turns=1, instruction=instruction)
+        laid = {name: model.preprocess(TEXTS, instruction) for name, model in models.items()}
+        read = {name: int(features["attention_mask"].sum()) for name, features in laid.items()}
+        assert dict(zip(frame["model"], frame["tokens"], strict=True)) == read
     assert (frame["seconds"] > 0).all()
     with pytest.raises(InvalidValueError, match="turns"):
         probes.encoding_cost(models, TEXTS, turns=0)

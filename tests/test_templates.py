@@ -3,12 +3,13 @@ import copy
 import pytest
 import torch
 from parity import Fixture
+from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
-from workbook import backbones
+from workbook import backbones, build
 from workbook.errors import InvalidValueError, UnknownNameError
 from workbook.modules import Decoder, Pooling
-from workbook.templates import TEMPLATES, Piece, Template, get_template
+from workbook.templates import CONTEXT, TEMPLATES, Piece, Template, get_template
 from workbook.tiny import tiny_tokenizer
 
 PLAIN = TEMPLATES["plain"]
@@ -268,7 +269,72 @@ def test_a_template_as_data():
     """What one template alone has does not change how the others are saved."""
     for name, template in TEMPLATES.items():
         data = template.model_dump(mode="json")
-        assert data.keys() - {"words_only", "example"} == {"instructed", "plain", "joint", "mask"}
-        assert bool(data.get("example")) is (name == "icl")
+        assert data.keys() - {"words_only", "example", "write_bos"} == {"instructed", "plain", "joint", "mask"}
+        assert bool(data.get("example")) is name.endswith("icl")
+        assert data.get("write_bos", False) is name.startswith("causal2vec")
         assert data.get("words_only", False) is (name == "lens")
         assert Template.model_validate(data) == template
+
+
+ANSWER = "<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.mark.parametrize("name", ["eos", "causal2vec", "causal2vec-before", "icl"])
+@pytest.mark.parametrize("instruction", [None, "Find the note"])
+def test_an_answer_closes_a_text_where_eos_did(name, instruction):
+    tokenizer = backbones.load_tokenizer(SMOL)
+    template = get_template(name)
+    closed = Template.model_validate(template.model_dump() | {"closing": "answer"})
+    plain, answered = (one.encode(tokenizer, ["a cat", "b"], instruction, 64, 1) for one in (template, closed))
+    for before, after in zip(plain, answered, strict=True):
+        assert before.input_ids[-1] == tokenizer.eos_token_id
+        assert after.input_ids[: len(before.input_ids) - 1] == before.input_ids[:-1]
+        assert (before.input_ids[0] == tokenizer.bos_token_id) is name.startswith("causal2vec")
+        assert tokenizer.decode(after.input_ids[len(before.input_ids) - 1 :]) == ANSWER
+        # The last token is pooled as EOS was; the rest of the closing is not.
+        closing = len(after.input_ids) - len(before.input_ids) + 1
+        assert after.pooling_mask == [*before.pooling_mask[:-1], *[0] * (closing - 1), 1]
+
+
+def test_a_cut_text_keeps_its_answer_opening():
+    tokenizer = backbones.load_tokenizer(SMOL)
+    template = Template.model_validate(get_template("eos").model_dump() | {"closing": "answer"})
+    [cut] = template.encode(tokenizer, ["word " * 50], "Find", 20)
+    assert len(cut.input_ids) == 20
+    assert tokenizer.decode(cut.input_ids).endswith("word" + ANSWER)
+
+
+def test_a_closing_that_is_not_to_be_had():
+    with pytest.raises(InvalidValueError, match="closing: expected eos, since this tokenizer's chat template opens no"):
+        build("last-token", "tiny-llama", closing="answer")
+    with pytest.raises(InvalidValueError, match=r"a template that has no place for it, \{eos\}"):
+        build("mean", SMOL, closing="answer")
+    with pytest.raises(InvalidValueError, match="'eos' or 'answer'"):
+        build("last-token", "tiny-llama", closing="end")
+
+
+def test_a_closing_is_saved(tmp_path):
+    model = build("last-token", SMOL, closing="answer", dtype="float32", device="cpu")
+    model.save(str(tmp_path / "saved"))
+    again = SentenceTransformer(str(tmp_path / "saved"), trust_remote_code=True, device="cpu")
+    assert again[0].closing == "answer"
+    torch.testing.assert_close(torch.tensor(again.encode(["a cat"])), torch.tensor(model.encode(["a cat"])))
+
+
+def test_templates_say_nothing_of_a_closing_by_eos():
+    assert "closing" not in get_template("eos").model_dump()
+
+
+@pytest.mark.parametrize("instruction", [None, "Find the note"])
+def test_a_contextual_token_is_never_the_first(instruction):
+    """A tokenizer that adds no BOS has one all the same; what has none at all goes without."""
+    tokenizer = backbones.load_tokenizer(SMOL)
+    [row] = get_template("causal2vec").encode(tokenizer, ["a cat"], instruction, 64, 1)
+    assert row.input_ids[0] == tokenizer.bos_token_id
+    assert row.input_ids.index(CONTEXT) > 0
+    assert row.pooling_mask[0] == 0
+    [plain] = get_template("eos").encode(tokenizer, ["a cat"], instruction, 64)
+    assert tokenizer.bos_token_id not in plain.input_ids
+    tokenizer.bos_token = None
+    [row] = get_template("causal2vec").encode(tokenizer, ["a cat"], None, 64, 1)
+    assert row.input_ids[0] == CONTEXT

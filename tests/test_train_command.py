@@ -128,11 +128,13 @@ def test_killed_and_resumed(data, tmp_path, monkeypatch):
         (["llm2vec", "--data", "pairs.jsonl"], "--data: expected STAGE=FILE, such as contrastive=pairs.jsonl, got"),
         (["llm2vec", "--data", "=pairs.jsonl"], "--data: expected STAGE=FILE"),
         (["llm2vec", "--data", "mntp="], "--data: expected STAGE=FILE"),
+        (["mean", "--option", "attention"], "--option: expected NAME=VALUE, such as closing=answer, got 'attention'"),
+        (["mean", "--option", "colour=red"], "Unknown option 'colour'"),
         (["llm2vec", "--data", "mtnp=texts.txt"], "Unknown stage 'mtnp'. Did you mean 'mntp'?"),
         (["llm2vec", "--stages", ""], "Unknown stage ''. Expected one of: mntp"),
         (
             ["llm2vec", "--data", "mntp=a.txt", "--data", "mntp=b.txt"],
-            "--data: expected one file for stage mntp, got 'a.txt and b.txt'. Join them into one.",
+            "--data: expected one value for mntp, got 'a.txt and b.txt'. Give one of them.",
         ),
         (["llm2vec", "--data", "mntp=absent.txt"], "Training data: expected a file"),
         (["llm2vec", "--stages", "simcse", "--data", "mntp=texts.txt"], "Unknown stage 'mntp'"),
@@ -203,3 +205,22 @@ def test_help(command):
     assert code == 0
     for option in ("--data", "--stages", "--resume", "--seed", "--backbone", "--scale"):
         assert option in out
+
+
+def test_options_of_the_chain(command, data, tmp_path):
+    data = [one for pair in zip(data[::2], data[1::2], strict=True) if "contrastive" in pair[1] for one in pair]
+    common = ["mean", "--scale", "quick", "--backbone", "tiny-llama", *data]
+    chain = ["--option", "attention=bidirectional", "--option", 'pooling="weighted_mean"', "--option", "max_length=200"]
+    code, _, err = command(*common, "-o", tmp_path / "out", *chain)
+    assert code == 0, err
+    model = SentenceTransformer(str(tmp_path / "out"), trust_remote_code=True)
+    assert (model[0].attention, model[1].pooling) == ("bidirectional", "weighted_mean")
+    asked = json.loads((tmp_path / "out" / "training.json").read_text())["asked"]
+    assert asked["options"] == {"attention": "bidirectional", "pooling": "weighted_mean", "max_length": 200}
+
+
+def test_what_a_chain_is_at_scale_paper():
+    assert workbook.methods.options("causal2vec", "cpu", "tiny-llama") == {}
+    assert workbook.methods.options("mean", "paper", "tiny-llama") == {}
+    small = workbook.methods.options("causal2vec", "paper", "tiny-llama")
+    assert small == {"encoder": "intfloat/e5-base-v2", "encoder_options": {"trainable": True}}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -101,6 +102,10 @@ def train(
     stages: Annotated[
         str | None, typer.Option(help="Only these stages, such as mntp,simcse; all of the recipe if not given.")
     ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Of the method's chain, such as closing=answer; may be repeated."),
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the training that OUTPUT holds.")] = False,
 ) -> None:
     """Train a method by its recipe and write a model that plain sentence-transformers loads.
@@ -120,13 +125,15 @@ def train(
     disable_progress_bars()
     transformers_logging.disable_progress_bar()
     recipe = methods.recipe(method, scale, backbone)
+    given = _assigned("--option", "NAME=VALUE, such as closing=answer", option or [])
+    options = methods.options(method, scale, backbone) | {name: _plain(value) for name, value in given.items()}
     trained = training.train_into(
         output,
-        methods.build(method, backbone),
+        methods.build(method, backbone, **options),
         recipe if stages is None else recipe.only(*stages.split(",")),
-        plan={"method": method, "scale": scale, "backbone": backbone},
+        plan={"method": method, "scale": scale, "backbone": backbone} | ({"options": options} if options else {}),
         seed=seed,
-        data=_assigned(data or []),
+        data=_assigned("--data", "STAGE=FILE, such as contrastive=pairs.jsonl", data or []),
         resume=resume,
     )
     if not PartialState().is_main_process:
@@ -216,19 +223,25 @@ def doctor() -> None:
     raise typer.Exit(0 if ready else 1)
 
 
-def _assigned(entries: Iterable[str]) -> dict[str, str]:
-    """Files by the stage that they were given for."""
-    files: dict[str, str] = {}
+def _assigned(option: str, expected: str, entries: Iterable[str]) -> dict[str, str]:
+    """Values by name, of an option that may be repeated."""
+    values: dict[str, str] = {}
     for entry in entries:
-        stage, equals, file = entry.partition("=")
-        if not (stage and equals and file):
-            raise InvalidValueError("--data", "STAGE=FILE, such as contrastive=pairs.jsonl", entry)
-        if stage in files:
-            raise InvalidValueError(
-                "--data", f"one file for stage {stage}", f"{files[stage]} and {file}", "Join them into one."
-            )
-        files[stage] = file
-    return files
+        name, equals, value = entry.partition("=")
+        if not (name and equals and value):
+            raise InvalidValueError(option, expected, entry)
+        if name in values:
+            raise InvalidValueError(option, f"one value for {name}", f"{values[name]} and {value}", "Give one of them.")
+        values[name] = value
+    return values
+
+
+def _plain(value: str) -> Any:
+    """A number, true, false or JSON as what it says; anything else is a string."""
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
 
 
 @contextlib.contextmanager

@@ -59,10 +59,13 @@ class Template(BaseModel):
             of LLM2Vec, pools as many trailing tokens as the text has when tokenized alone; ``lead``, of NV-Embed,
             leaves out as many leading tokens as what is in front of the text has when tokenized alone, and with a
             tokenizer that joins a space to the next word the text's first word.
+        write_bos: Write ``{bos}`` wherever the tokenizer has one, though it would not add it by itself.
         words_only: Refuse a text that spells special tokens and, blanks aside, nothing else.
         example: One of the ``{examples}``: a string with ``{instruction}``, ``{query}`` and ``{response}``.
         examples: By bare instruction, pairs of a query and its response; instructions that are not here have none. The
             length limit does not count their tokens, as published: the text is cut where it would be without them.
+        closing: What ``{eos}`` stands for: ``eos``, the end-of-text token; or ``answer``, what the tokenizer's chat
+            template writes after a user's words, up to where an answer would begin. Of it the last token is pooled.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -72,9 +75,11 @@ class Template(BaseModel):
     joint: bool = True
     mask: Literal["span", "count", "lead"] = "span"
     # Not written where it is false: templates that were saved, and stages kept by content, stay what they were.
+    write_bos: bool = Field(default=False, exclude_if=lambda value: not value)
     words_only: bool = Field(default=False, exclude_if=lambda value: not value)
     example: str = Field(default="", exclude_if=lambda value: not value)
     examples: dict[str, tuple[tuple[str, str], ...]] = Field(default={}, exclude_if=lambda value: not value)
+    closing: Literal["eos", "answer"] = Field(default="eos", exclude_if=lambda value: value == "eos")
 
     @model_validator(mode="after")
     def _examples_are_found(self) -> Self:
@@ -82,6 +87,14 @@ class Template(BaseModel):
             raise ValueError("examples in a template that has no place for them")
         if any(not key or key != key.strip() for key in self.examples):
             raise ValueError("examples of an instruction that is blank or has spaces around it")
+        return self
+
+    @model_validator(mode="after")
+    def _closing_has_a_place(self) -> Self:
+        if self.closing != "eos" and not all(
+            any(piece.string == "{eos}" for piece in form) for form in (self.instructed, self.plain)
+        ):
+            raise ValueError("a closing in a template that has no place for it, {eos}")
         return self
 
     def encode(
@@ -94,11 +107,11 @@ class Template(BaseModel):
     ) -> list[Encoded]:
         """Token ids and pooling masks of texts, unpadded.
 
-        ``{bos}`` is left out where the tokenizer would not add one, except in templates that tokenize piece by piece,
-        which write it themselves, and wherever there is none. A special token spelt out in a text is read as that
-        token, as in the published code. A text without any token is read as one EOS token, so that it still has a
-        vector. What does not fit is cut from the right end of the text; instruction, examples, suffix and EOS always
-        stay.
+        ``{bos}`` is left out where the tokenizer would not add one, except with ``write_bos`` and in templates that
+        tokenize piece by piece, which write it themselves, and wherever there is none. A special token spelt out in a
+        text is read as that token, as in the published code. A text without any token is read as one EOS token, so that
+        it still has a vector. What does not fit is cut from the right end of the text; instruction, examples, suffix
+        and EOS always stay.
 
         Args:
             tokenizer: A fast tokenizer.
@@ -133,7 +146,8 @@ class Template(BaseModel):
 
     def _groups(self, pieces: tuple[Piece, ...], tokenizer: PreTrainedTokenizerBase) -> list[list[Piece]]:
         """Pieces that are tokenized together; special tokens stand alone."""
-        kept = [piece for piece in pieces if piece.string != "{bos}" or not self.joint or _adds_bos(tokenizer)]
+        written = self.write_bos or not self.joint or _adds_bos(tokenizer)
+        kept = [piece for piece in pieces if piece.string != "{bos}" or written]
         if not self.joint:
             return [[piece] for piece in kept]
         groups = []
@@ -146,6 +160,9 @@ class Template(BaseModel):
         self, tokenizer: PreTrainedTokenizerBase, group: list[Piece], texts: Sequence[str], instruction: str
     ) -> list[list[Token]]:
         """Per text, the tokens of one group."""
+        if group[0].string == "{eos}" and self.closing == "answer":
+            *ids, last = tokenizer(answer_opening(tokenizer), add_special_tokens=False)["input_ids"]
+            return [[*(Token(id_, pooled=False) for id_ in ids), Token(last, group[0].pooled)]] * len(texts)
         if group[0].string in ("{bos}", "{eos}"):
             token = tokenizer.bos_token_id if group[0].string == "{bos}" else tokenizer.eos_token_id
             return [[] if token is None else [Token(token, group[0].pooled)]] * len(texts)
@@ -214,6 +231,24 @@ class Template(BaseModel):
             )
         dropped = set(places[-excess:])
         return [[token for n, token in enumerate(tokens) if n not in dropped]]
+
+
+def answer_opening(tokenizer: PreTrainedTokenizerBase) -> str:
+    """What a tokenizer's chat template writes after a user's words, up to where an answer would begin.
+
+    Raises:
+        InvalidValueError: No chat template, or one that writes nothing there.
+    """
+    words = "the-words-of-a-user"
+    if tokenizer.chat_template:
+        message = [{"role": "user", "content": words}]
+        rendered = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+        if opening := rendered.rpartition(words)[2]:
+            return opening
+    raise InvalidValueError(
+        "closing", "eos, since this tokenizer's chat template opens no answer", "answer",
+        "Name an instruction-tuned backbone, or close texts with eos.",
+    )  # fmt: skip
 
 
 def _adds_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
@@ -302,14 +337,34 @@ TEMPLATES: dict[str, Template] = {
     ),
     # Causal2Vec, equation 2. Instruction and text are tokenized apart, since the contextual token stands between them,
     # and the text alike with an instruction and without. The paper does not say how instructions read; they are bare.
+    # Its tokenizers add BOS; where one does not, it is written all the same: without an instruction the contextual
+    # token would be the first, and the state of a first token is much the same whatever it says.
     "causal2vec": Template(
+        write_bos=True,
         instructed=_pieces(_BOS, ("{instruction}", False), _CONTEXT, ("{text}", True), ("{eos}", True)),
         plain=_pieces(_BOS, _CONTEXT, ("{text}", True), ("{eos}", True)),
     ),
     # The same with the contextual token in front of the instruction (table 4).
     "causal2vec-before": Template(
+        write_bos=True,
         instructed=_pieces(_BOS, _CONTEXT, ("{instruction} ", False), ("{text}", True), ("{eos}", True)),
         plain=_pieces(_BOS, _CONTEXT, ("{text}", True), ("{eos}", True)),
+    ),
+    # The same with examples, in the form of icl ("w/ ICL" in table 1). They are read as text, without contextual tokens
+    # of their own, and the query's token stands where its own words begin: the paper does not say.
+    "causal2vec-icl": Template(
+        write_bos=True,
+        instructed=_pieces(
+            _BOS,
+            ("{examples}", False),
+            ("<instruct>{instruction}\n<query>", False),
+            _CONTEXT,
+            ("{text}", True),
+            ("\n<response>", False),
+            ("{eos}", True),
+        ),
+        plain=_pieces(_BOS, _CONTEXT, ("{text}", True), ("{eos}", True)),
+        example="<instruct>{instruction}\n<query>{query}\n<response>{response}\n\n",
     ),
 }
 

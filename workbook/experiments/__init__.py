@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from ..errors import UnknownNameError
-from . import lens, llm2vec, nv_embed
+from . import causal2vec, lens, llm2vec, nv_embed
 from .compare import compared, estimate, judged, paired
 from .grid import Experiment, Variant
 from .records import RECORDED, Record
 from .summary import accuracy, over_seeds
 
 EXPERIMENTS: dict[str, Experiment] = {
-    experiment.name: experiment for notebook in (llm2vec, nv_embed, lens) for experiment in notebook.EXPERIMENTS
+    experiment.name: experiment
+    for notebook in (llm2vec, nv_embed, lens, causal2vec)
+    for experiment in notebook.EXPERIMENTS
 }
 """All experiments by name, in the order of their notebooks."""
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
-from transformers.modeling_outputs import BaseModelOutput
 
 from .. import evaluation, methods, probes
 from ..corpora.authored import future_tokens, reviews
 from ..corpora.roles import load_roles
 from ..scale import Scale, get_scale
 from .grid import SUITE_DOCS, Experiment, Variant
+from .suite import read_once
 
 if TYPE_CHECKING:
-    import torch
     from sentence_transformers import SentenceTransformer
-    from transformers import PreTrainedModel
 
     from ..training import Watch
 
@@ -84,7 +80,7 @@ def by_pooling(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     Source: LLM2Vec, table 5. Every model is trained with its mean; the paper does not say whether its rows are.
     """
     frames = []
-    with _read_once(model[0].decoder):
+    with read_once(model[0].decoder):
         for pooling in POOLINGS:
             pooled = methods.build(pooling, model, attention=model[0].attention)
             scores = evaluation.evaluate(pooled, "docs", scale=sizes, progress=False)
@@ -92,27 +88,6 @@ def by_pooling(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
             frame.insert(0, "pooling", pooling)
             frames.append(frame[["pooling", "task", "type", "score", "low", "high", "items"]])
     return pd.concat(frames, ignore_index=True)
-
-
-@contextmanager
-def _read_once(decoder: PreTrainedModel) -> Iterator[None]:
-    """Keep the states of every batch, so that another pooling of the same texts costs no second reading."""
-    read, kept = decoder.forward, {}
-
-    def remembered(
-        input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **options: Any
-    ) -> BaseModelOutput:
-        key = tuple(None if part is None else part.cpu().numpy().tobytes() for part in (input_ids, attention_mask))
-        if (key, input_ids.shape) not in kept:
-            output = read(input_ids=input_ids, attention_mask=attention_mask, **options)
-            kept[key, input_ids.shape] = output.last_hidden_state
-        return BaseModelOutput(last_hidden_state=kept[key, input_ids.shape])
-
-    decoder.forward = remembered
-    try:
-        yield
-    finally:
-        decoder.forward = read
 
 
 def role_splits(sizes: Scale) -> tuple[pd.DataFrame, pd.DataFrame]:

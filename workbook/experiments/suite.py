@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+import torch
+import torch.nn.functional as F
+from transformers.modeling_outputs import BaseModelOutput
 
 from .. import evaluation
+from ..corpora.authored import instructions
+from ..corpora.docs import load_docs
 from ..evaluation.suites import SUITES
 from ..scale import Scale, get_scale
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+    from transformers import PreTrainedModel
 
 _SMALLER = {
     "quick": {"queries": 8, "documents": 16, "texts": 24, "pairs": 48, "max_length": 48},
@@ -34,3 +43,49 @@ def suite_docs(model: SentenceTransformer, sizes: Scale, others: tuple[str, ...]
     scores = evaluation.evaluate(model, [*own, *others], scale=sizes, instructions="docs", progress=False)
     scores = pd.concat([scores, evaluation.average(scores[scores["task"].isin(own)])])
     return scores[["task", "type", "score", "low", "high", "items"]].reset_index(drop=True)
+
+
+def held_out_loss(model: SentenceTransformer, batches: int = 2, size: int = 32, temperature: float = 0.05) -> float:
+    """InfoNCE (nats) over in-batch negatives, on pairs of docs that no training sees: log(size) is a guess.
+
+    Args:
+        model: An embedder.
+        batches: How many; the mean is returned.
+        size: Pairs of a batch.
+        temperature: Of the cosines.
+    """
+    pairs = load_docs().split("test").head(batches * size)
+    asked = instructions("docs").set_index("task")["instruction"]["DocsRetrieval"]
+    options = {"normalize_embeddings": True, "convert_to_tensor": True, "show_progress_bar": False}
+    queries = model.encode(pairs["query"].tolist(), prompt=asked, **options).float()
+    documents = model.encode(pairs["document"].tolist(), **options).float()
+    labels = torch.arange(size, device=queries.device)
+    losses = [
+        F.cross_entropy(one @ other.T / temperature, labels)
+        for one, other in zip(queries.split(size), documents.split(size), strict=True)
+    ]
+    return float(torch.stack(losses).mean())
+
+
+@contextmanager
+def read_once(decoder: PreTrainedModel) -> Iterator[None]:
+    """Keep the states of every batch, so that another pooling of the same texts costs no second reading."""
+    read, kept = decoder.forward, {}
+
+    def remembered(**inputs: Any) -> BaseModelOutput:
+        key = hashlib.sha256()
+        for name in sorted(inputs):
+            value = inputs[name]
+            tensor = isinstance(value, torch.Tensor)
+            key.update(f"{name} {tuple(value.shape) if tensor else value}".encode())
+            if tensor:
+                key.update(value.detach().contiguous().view(torch.uint8).cpu().numpy().tobytes())
+        if key.digest() not in kept:
+            kept[key.digest()] = read(**inputs).last_hidden_state
+        return BaseModelOutput(last_hidden_state=kept[key.digest()])
+
+    decoder.forward = remembered
+    try:
+        yield
+    finally:
+        decoder.forward = read

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import UnknownNameError
+from ..scale import get_scale
 from ..training.recipe import Recipe
 from . import causal2vec, icl, lens, llm2vec, nv_embed
 from .chain import Chain
@@ -21,10 +22,12 @@ class Method(NamedTuple):
     Attributes:
         chain: Attention, template and pooling.
         recipe: From the names of a scale and of a backbone to the stages.
+        options: From the same to what is other in the chain there.
     """
 
     chain: Chain
     recipe: Callable[[str, str], Recipe]
+    options: Callable[[str, str], dict[str, Any]] = lambda scale, backbone: {}
 
 
 def _supervised(scale: str, backbone: str) -> Recipe:
@@ -40,7 +43,7 @@ METHODS: dict[str, Method] = {
     "llm2vec": Method(llm2vec.CHAIN, llm2vec.recipe),
     "nv-embed": Method(nv_embed.CHAIN, nv_embed.recipe),
     "lens": Method(lens.CHAIN, lens.recipe),
-    "causal2vec": Method(causal2vec.CHAIN, causal2vec.recipe),
+    "causal2vec": Method(causal2vec.CHAIN, causal2vec.recipe, causal2vec.options),
     "icl": Method(icl.CHAIN, _supervised),
 }
 
@@ -55,9 +58,10 @@ def build(method: str, backbone: str | SentenceTransformer = "smollm2-135m", **o
         method: A name from :data:`METHODS`.
         backbone: A name or folder, see ``workbook.backbones.resolve``; or a model built before with the same attention,
             whose decoder is shared, not copied (another pooling of a large model costs no memory).
-        **options: ``attention``, ``pooling``, ``pooling_options``, ``template``, ``max_length`` (tokens), ``examples``,
-            ``encoder`` and ``encoder_options`` replace the method's own; ``seed`` is that of new weights; ``dtype`` and
-            ``attn_implementation`` replace what the machine's capability suggests; ``device`` places the model.
+        **options: ``attention``, ``pooling``, ``pooling_options``, ``template``, ``closing``, ``max_length`` (tokens),
+            ``examples``, ``encoder`` and ``encoder_options`` replace the method's own; ``seed`` is that of new weights;
+            ``dtype`` and ``attn_implementation`` replace what the machine's capability suggests; ``device`` places the
+            model.
 
     Returns:
         A SentenceTransformer: ``encode(texts, prompt=instruction)`` gives float32 (texts, dim), not normalised.
@@ -111,6 +115,20 @@ def recipe(method: str, scale: str, backbone: str = "smollm2-135m") -> Recipe:
         ['mntp', 'simcse', 'contrastive']
     """
     return get(method).recipe(scale, backbone)
+
+
+def options(method: str, scale: str, backbone: str = "smollm2-135m") -> dict[str, Any]:
+    """What a method's chain is built with at a scale, for :func:`build`: at scale ``paper``, what only a hub has.
+
+    Raises:
+        UnknownNameError, ModelNotFoundError: No such method, scale or backbone.
+
+    Example:
+        >>> options("causal2vec", "paper", "tiny-llama")["encoder"]
+        'intfloat/e5-base-v2'
+    """
+    get_scale(scale)
+    return get(method).options(scale, backbone)
 
 
 def get(method: str) -> Method:

@@ -24,9 +24,11 @@ class Chain:
         attention: ``causal`` or ``bidirectional``.
         template: Name of a template, or a Template.
         max_length: Longest input in tokens.
+        closing: How a template closes a text where it says ``{eos}``: ``eos``, or ``answer``, with what the
+            backbone's chat template writes up to an answer; see :class:`~workbook.templates.Template`.
         examples: Of a template with a place for them: by bare instruction, pairs of a query and its response.
         encoder: Name of a bidirectional encoder that makes contextual tokens of a text; None for none.
-        encoder_options: ``tokens``, ``prefix``, ``sees_instruction`` and ``trainable``, see
+        encoder_options: ``tokens``, ``pretrained``, ``prefix``, ``sees_instruction`` and ``trainable``, see
             :func:`~workbook.modules.contextual.contextual_decoder`.
     """
 
@@ -35,6 +37,7 @@ class Chain:
     attention: str = "causal"
     template: Any = "plain"
     max_length: int = 512
+    closing: str = "eos"
     examples: Mapping[str, Any] = field(default_factory=dict)
     encoder: str | None = None
     encoder_options: Mapping[str, Any] = field(default_factory=dict)
@@ -81,6 +84,8 @@ class Chain:
             module = make_decoder(decoder, tokenizer, chain.encoder, chain.encoder_options, **layout)
             if chain.examples:
                 module.examples = chain.examples
+            if chain.closing != "eos":
+                module.closing = chain.closing
             width, name = module.get_embedding_dimension(), decoder.config.name_or_path
             pooling = make_pooling(chain.pooling, width, name, **chain.pooling_options)
         modules = [module, pooling.to(decoder.device)]

@@ -47,7 +47,7 @@ POOLINGS = (*_PLAIN, *_KINDS, "lexicon")
 Those by attention have weights of their own, ``lexicon`` the backbone's head, and ``contextual`` needs an encoder.
 """
 
-_ENCODER_OPTIONS = ("tokens", "prefix", "sees_instruction", "trainable")
+_ENCODER_OPTIONS = ("tokens", "pretrained", "prefix", "sees_instruction", "trainable")
 
 
 def make_decoder(

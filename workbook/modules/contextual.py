@@ -248,7 +248,13 @@ class ContextualDecoder(Decoder):
 
 
 def contextual_decoder(
-    decoder: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, encoder: str, *, tokens: int = 1, **options: Any
+    decoder: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    encoder: str,
+    *,
+    tokens: int = 1,
+    pretrained: bool = True,
+    **options: Any,
 ) -> ContextualDecoder:
     """A decoder with an encoder by name, which takes the decoder's dtype and device.
 
@@ -257,6 +263,7 @@ def contextual_decoder(
         tokenizer: The decoder's.
         encoder: See :func:`~workbook.backbones.load_encoder`; its pooling is not used.
         tokens: Number of contextual tokens.
+        pretrained: False for an encoder of the same build with random weights, which knows nothing: a control.
         **options: The other options of :class:`ContextualDecoder`.
 
     Raises:
@@ -268,6 +275,8 @@ def contextual_decoder(
     if not isinstance(first, Transformer):
         raise InvalidValueError("encoder", "a transformer, which has states to read", type(first).__name__)
     model, width = first.model, decoder.config.hidden_size
+    if not pretrained:
+        model = AutoModel.from_config(model.config, dtype=decoder.dtype).to(decoder.device)
     context = ContextualTokens(model.config.hidden_size, width, tokens, model.config.num_attention_heads)
     return ContextualDecoder(
         decoder, tokenizer, model.eval(), first.tokenizer, context.to(decoder.device), **options

@@ -15,7 +15,7 @@ from .. import attention as attention_modes
 from .. import backbones
 from ..errors import AttentionError, InvalidValueError
 from ..files import verify_checksums, write_checksums, writing
-from ..templates import TEMPLATES, Encoded, Template, get_template
+from ..templates import TEMPLATES, Encoded, Template, answer_opening, get_template
 
 # Tokens that one forward pass takes on a CPU: wide enough to keep the cores busy, small enough to stay in their caches.
 _CPU_TOKENS = 2048
@@ -29,7 +29,7 @@ class Decoder(InputModule):
 
     Args:
         decoder: A transformers decoder without its language-model head.
-        tokenizer: Its fast tokenizer; a chat template, if it has one, is not used.
+        tokenizer: Its fast tokenizer; of its chat template, if it has one, no more is used than ``closing`` asks for.
         attention: ``causal`` or ``bidirectional``; set, measured, saved with the model, and measured again on loading.
         template: A name from ``workbook.templates.TEMPLATES``, or a Template.
         max_length: Longest input in tokens (of each piece, for templates that tokenize piece by piece).
@@ -99,6 +99,22 @@ class Decoder(InputModule):
     @examples.setter
     def examples(self, examples: Mapping[str, Sequence[Sequence[str]]]) -> None:
         self._template = _template(self.template | {"examples": examples})
+
+    @property
+    def closing(self) -> str:
+        """How the template closes a text: ``eos``, or ``answer``, with the opening of a chat's answer.
+
+        Raises:
+            InvalidValueError: Another one, a template that closes nothing, or a tokenizer that opens no answer.
+        """
+        return self._template.closing
+
+    @closing.setter
+    def closing(self, closing: str) -> None:
+        template = _template(self.template | {"closing": closing})
+        if closing == "answer":
+            answer_opening(self.tokenizer)
+        self._template = template
 
     @property
     def max_length(self) -> int:

@@ -39,11 +39,14 @@ def layer_cosine(model: SentenceTransformer, texts: Sequence[str]) -> pd.DataFra
         what two states of a layer have in common anyway.
 
     Raises:
-        InvalidValueError: No texts, or a model that does not begin with a Decoder.
+        InvalidValueError: No texts, or a model that does not begin with a Decoder, or begins with contextual tokens,
+            which are no token of a text.
 
     Source: LLM2Vec, section 4.2 and figures 5, 8 and 9.
     """
     module = decoder_of(model, texts)
+    if module.contextual_tokens:
+        raise InvalidValueError("model", "a decoder that reads words alone", "one with contextual tokens")
     rows = []
     for index, encoded in enumerate(module.encode_texts(texts)):
         ids = torch.tensor([encoded.input_ids], device=module.decoder.device)

@@ -145,6 +145,11 @@ def check(model: SentenceTransformer, stage: Stage, data: TrainingData, rows: in
         got = stage.objective if stage.objective != "contrastive" else "pairs without hard negatives"
         raise InvalidValueError("teacher", "a contrastive stage whose data has hard negatives to score", got)
     if stage.objective == "mntp":  # its chunks are laid out by no template
+        if module.contextual_tokens:
+            raise InvalidValueError(
+                "objective", "one that reads texts, where an encoder reads them too", "mntp",
+                "Train the decoder first, without contextual tokens.",
+            )  # fmt: skip
         return
     for dataset in data.datasets.values():
         loss.check_batch(rows, dataset.num_columns)

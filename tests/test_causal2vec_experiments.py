@@ -1,0 +1,100 @@
+"""What the experiments of notebook 05 measure, on a tiny backbone."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import log_softmax
+
+import workbook
+from workbook import evaluation
+from workbook.corpora.authored import instructions
+from workbook.corpora.docs import load_docs
+from workbook.experiments import causal2vec
+from workbook.experiments.suite import held_out_loss
+from workbook.scale import get_scale
+
+SIZES = get_scale("quick").model_copy(
+    update={"max_length": 200, "queries": 8, "documents": 12, "texts": 12, "probe_texts": 6}
+)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return workbook.build("causal2vec", "tiny-llama", max_length=200)
+
+
+@pytest.fixture(scope="module")
+def rows(model):
+    return causal2vec.measured(model, SIZES)
+
+
+def unit(vectors):
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def test_halves_are_slices_of_the_whole(model):
+    whole = model.encode(["a text", "another one"])
+    alone = {name: half.encode(["a text", "another one"]) for name, half in causal2vec.halves(model).items()}
+    np.testing.assert_allclose(alone["context"], whole[:, :32], atol=1e-6)
+    np.testing.assert_allclose(alone["eos"], whole[:, 32:], atol=1e-6)
+    balanced = np.concatenate([unit(whole[:, :32]), unit(whole[:, 32:])], axis=1)
+    np.testing.assert_allclose(alone["equal lengths"], balanced, atol=1e-5)
+
+
+def test_scores_of_the_parts_are_those_of_models_by_themselves(model, rows):
+    scores = rows[rows["what"] == "score"]
+    assert scores["part"].unique().tolist() == ["whole", "context", "eos", "equal lengths"]
+    for part, one in {"whole": model, **causal2vec.halves(model)}.items():
+        alone = evaluation.evaluate(one, "docs", scale=SIZES, instructions="docs", progress=False).set_index("task")
+        ours = scores[scores["part"] == part].set_index("task")
+        assert ours.loc[alone.index, "score"].tolist() == pytest.approx(alone["score"].tolist(), abs=1e-3)
+
+
+def test_lengths_are_those_of_the_halves(model, rows):
+    norms = rows[rows["what"] == "norm"].set_index(["task", "part"])["score"]
+    for kind, (texts, instruction) in causal2vec.texts_by_kind(SIZES).items():
+        assert len(texts) == 6
+        whole = model.encode(texts, prompt=instruction)
+        for part, half in (("context", whole[:, :32]), ("eos", whole[:, 32:])):
+            assert norms[kind, part] == pytest.approx(np.mean([np.sqrt((row**2).sum()) for row in half]), rel=1e-4)
+
+
+def test_the_held_out_loss_is_infonce(model):
+    pairs = load_docs().split("test").head(10)
+    [asked] = instructions("docs").query("task == 'DocsRetrieval'")["instruction"]
+    queries, documents = model.encode(pairs["query"].tolist(), prompt=asked), model.encode(pairs["document"].tolist())
+    losses = []
+    for start in (0, 5):
+        cosines = unit(queries[start : start + 5]) @ unit(documents[start : start + 5]).T
+        losses += [-log_softmax(row / 0.1)[place] for place, row in enumerate(cosines)]
+    assert held_out_loss(model, batches=2, size=5, temperature=0.1) == pytest.approx(np.mean(losses), abs=1e-3)
+
+
+def test_only_concatenated_vectors_have_halves(rows):
+    one = causal2vec.measured(workbook.build("last-token", "tiny-llama", max_length=200), SIZES)
+    assert one["part"].unique().tolist() == ["whole"]
+    assert one["what"].unique().tolist() == ["score", "loss", "recency"]
+    for frame in (one, rows):
+        [recency] = frame.query("what == 'recency'")["score"]
+        assert 0 < recency < 100
+
+
+def test_an_untrained_encoder_is_another_and_always_the_same():
+    built = [
+        workbook.build("causal2vec", "tiny-llama", encoder_options={"pretrained": known}) for known in (True, False)
+    ]
+    again = workbook.build("causal2vec", "tiny-llama", encoder_options={"pretrained": False})
+    weights = [model[0].encoder.embeddings.word_embeddings.weight for model in (*built, again)]
+    assert weights[0].shape == weights[1].shape
+    assert not torch.allclose(weights[0], weights[1])
+    assert torch.equal(weights[1], weights[2])
+    assert not any(parameter.requires_grad for parameter in built[1][0].encoder.parameters())
+    assert not built[1][0].encoder.training
+
+
+def test_variants_differ_in_what_they_say_they_do():
+    for experiment in causal2vec.EXPERIMENTS:
+        prints = [experiment.fingerprint(one, 0, "cpu", "smollm2-135m") for one in experiment.variants]
+        assert len({*prints}) == len(prints)
+        recipes = {one.recipe("cpu", "smollm2-135m").fingerprint() for one in experiment.variants}
+        assert len(recipes) == 1  # all are trained alike

@@ -1,0 +1,144 @@
+"""The experiments of notebook 05: what the contextual token adds, how it is made, and what each half of the vector is.
+
+Every text is closed by the opening of a chat's answer, except where EOS itself is the question: in the default backbone
+the state of EOS holds next to nothing of a text, and no training of minutes changes that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from .. import methods, probes
+from ..corpora.authored import instructions, paraphrase_ladder, reviews, topics
+from ..corpora.docs import load_docs
+from ..methods import causal2vec
+from ..modules import ContextualPooling
+from ..templates import TEMPLATES
+from .grid import SUITE_DOCS, Experiment, Variant
+from .suite import held_out_loss, read_once, smaller, suite_docs
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from ..scale import Scale
+
+LAST, CONTEXTUAL, WHOLE = "last token", "contextual, last token", "causal2vec"
+"""The rows of table 2: neither, the contextual token in the input, and both states in the vector."""
+
+TOKENS = (2, 4, 8)
+"""Numbers of contextual tokens beside one."""
+
+_STAGE = ("contextual",)
+_ANSWER = {"closing": "answer"}
+
+
+def variant(name: str, representation: str = "concat", closing: str = "answer", **options: Any) -> Variant:
+    """Causal2Vec, trained, with another representation, closing, place or encoder."""
+    own = {"pooling_options": {"representation": representation}, "closing": closing}
+    return Variant(name, "causal2vec", _STAGE, own | options)
+
+
+def last_token(name: str, closing: str = "answer") -> Variant:
+    """The last token alone: the same tokens but for the contextual one, trained alike."""
+    template = TEMPLATES["causal2vec"].model_dump(mode="json")
+    for form in ("instructed", "plain"):
+        template[form] = [piece for piece in template[form] if piece[0] != "{context}"]
+    return Variant(name, "last-token", _STAGE, {"closing": closing, "template": template}, other=causal2vec.recipe)
+
+
+def halves(model: SentenceTransformer) -> dict[str, SentenceTransformer]:
+    """The two halves of a concatenated vector, each alone, and both at one length, on the same decoder."""
+    width = model[0].get_embedding_dimension()
+    alone = {
+        part: type(model)(modules=[model[0], ContextualPooling(width, representation=part)], device=str(model.device))
+        for part in ("context", "eos")
+    }
+    return alone | {"equal lengths": methods.hybrid(*alone.values())}
+
+
+def texts_by_kind(sizes: Scale) -> dict[str, tuple[list[str], str | None]]:
+    """Texts of each kind that suite docs measures, and their instruction: as many as a probe of the scale reads."""
+    asked = instructions("docs").set_index("task")["instruction"]
+    pairs = load_docs().split("test").head(sizes.probe_texts)
+    few = {"n": sizes.probe_texts, "random_state": 0}
+    return {
+        "retrieval, queries": (pairs["query"].tolist(), asked["DocsRetrieval"]),
+        "retrieval, documents": (pairs["document"].tolist(), None),
+        "clustering": (topics().sample(**few)["text"].tolist(), asked["TopicClustering"]),
+        "classification": (reviews().sample(**few)["text"].tolist(), asked["ReviewClassification"]),
+        "STS": (paraphrase_ladder().sample(**few)["sentence1"].tolist(), asked["ParaphraseLadder"]),
+    }
+
+
+def measured(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
+    """Suite docs, the loss on held-out pairs, and recency; of a concatenated vector, the halves too.
+
+    Returns:
+        Tidy rows: ``what`` (``score``, ``loss``, ``recency`` or ``norm``), ``part`` (``whole``, or a half), ``task``
+        (or the kind of texts), ``score``, ``low``, ``high`` and ``items``. The loss is in nats; recency is the share of
+        the end, in per cent, in the movement of the vector when the end or the beginning of a document is exchanged;
+        a norm is the length of a half.
+
+    Source: Causal2Vec, table 2, section 3.2 and appendix C.1; recency and the halves alone are this project's.
+    """
+    with read_once(model[0].decoder):
+        rows = [suite_docs(model, sizes).assign(what="score", part="whole")]
+        rows.append(_one("loss", "whole", "docs", np.array([held_out_loss(model)])))
+        if getattr(model[1], "representation", None) == "concat":
+            for part, alone in halves(model).items():
+                rows.append(suite_docs(alone, sizes).assign(what="score", part=part))
+    documents = load_docs().split("test")["document"]
+    long = documents[documents.str.split().str.len().between(25, 60)].head(sizes.probe_texts).tolist()
+    moved = probes.recency(model, long).pivot(index="text", columns="window", values="movement")
+    rows.append(_one("recency", "whole", "docs", (100 * moved[4] / (moved[0] + moved[4])).to_numpy()))
+    if getattr(model[1], "representation", None) == "concat":
+        for kind, (texts, instruction) in texts_by_kind(sizes).items():
+            vectors = model.encode(texts, prompt=instruction, show_progress_bar=False)
+            lengths = np.linalg.norm(vectors.reshape(len(texts), 2, -1), axis=2)
+            rows += [_one("norm", part, kind, lengths[:, n]) for n, part in enumerate(("context", "eos"))]
+    columns = ["what", "part", "task", "score", "low", "high", "items"]
+    return pd.concat(rows, ignore_index=True)[columns]
+
+
+def _one(what: str, part: str, task: str, values: np.ndarray) -> pd.DataFrame:
+    """One row: the mean of values, with its 95 % interval where there are several."""
+    mean, half = values.mean(), 1.96 * values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.nan
+    row = (what, part, task, mean, mean - half, mean + half, len(values))
+    return pd.DataFrame([row], columns=["what", "part", "task", "score", "low", "high", "items"])
+
+
+COMPONENTS = Experiment(
+    name="05_components",
+    what="Last token, contextual token and concatenation, trained alike: suite docs, loss, recency, lengths",
+    variants=(
+        last_token(LAST),
+        variant(CONTEXTUAL, "eos"),
+        variant(WHOLE),
+        variant("context alone", "context"),
+        variant("Bi-EOS", "bi-eos"),
+        last_token("last token, closed by EOS", closing="eos"),
+        variant("causal2vec, closed by EOS", closing="eos"),
+    ),
+    sizes=smaller,
+    measure=measured,
+    reads=SUITE_DOCS,
+    live=(LAST, WHOLE),
+)
+CHOICES = Experiment(
+    name="05_choices",
+    what="Where the contextual token stands, how many there are, and what encoder makes them: suite docs, loss",
+    variants=(
+        variant("before the instruction", template="causal2vec-before"),
+        *(variant(f"{tokens} tokens", encoder_options={"tokens": tokens}) for tokens in TOKENS),
+        variant("trained encoder", encoder_options={"trainable": True}),
+        variant("untrained encoder", encoder_options={"pretrained": False}),
+    ),
+    sizes=smaller,
+    measure=measured,
+    reads=SUITE_DOCS,
+    live=("before the instruction",),
+)
+EXPERIMENTS = (COMPONENTS, CHOICES)
