@@ -32,7 +32,6 @@ TOKENS = (2, 4, 8)
 """Numbers of contextual tokens beside one."""
 
 _STAGE = ("contextual",)
-_ANSWER = {"closing": "answer"}
 
 
 def variant(name: str, representation: str = "concat", closing: str = "answer", **options: Any) -> Variant:
