@@ -15,7 +15,13 @@ TEXTS = [f"the {size} {animal} sees {what}" for size in ("old", "red") for anima
          for what in ("rain", "sun", "snow")]  # fmt: skip
 """24 texts, each of one token a byte and one in front."""
 
-OPTIONS = {"mntp": {"rate": 0.5}, "simcse": {"dropout": 0.3}, "contrastive": {"temperature": 0.1}}
+OPTIONS = {
+    "mntp": {"rate": 0.5},
+    "simcse": {"dropout": 0.3},
+    "contrastive": {"temperature": 0.1},
+    "reconstruction": {"alpha": 0.2},
+    "llama2vec": {},
+}
 
 
 def write_data(folder, texts=TEXTS, name="texts"):
@@ -26,7 +32,7 @@ def write_data(folder, texts=TEXTS, name="texts"):
     return {
         "mntp": str(folder / f"{name}.txt"),
         "simcse": str(folder / f"{name}.txt"),
-        "contrastive": str(folder / f"{name}.jsonl"),
+        **dict.fromkeys(("contrastive", "reconstruction", "llama2vec"), str(folder / f"{name}.jsonl")),
     }
 
 

@@ -144,6 +144,12 @@ class Template(BaseModel):
                     rows[index].pooling_mask.append(int(token.pooled))
         return rows
 
+    def closes(self, tokenizer: PreTrainedTokenizerBase) -> bool:
+        """Whether the last pooled token closes a text; else it is one of the text's own."""
+        last = [next(piece for piece in reversed(form) if piece.pooled) for form in (self.instructed, self.plain)]
+        written = self.closing == "answer" or tokenizer.eos_token_id is not None
+        return written and all(piece.string == "{eos}" for piece in last)
+
     def _groups(self, pieces: tuple[Piece, ...], tokenizer: PreTrainedTokenizerBase) -> list[list[Piece]]:
         """Pieces that are tokenized together; special tokens stand alone."""
         written = self.write_bos or not self.joint or _adds_bos(tokenizer)

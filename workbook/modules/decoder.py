@@ -117,6 +117,11 @@ class Decoder(InputModule):
         self._template = template
 
     @property
+    def closes(self) -> bool:
+        """Whether the last pooled token of a text closes it; else it is one of the text's own."""
+        return self._template.closes(self.tokenizer)
+
+    @property
     def max_length(self) -> int:
         """Longest input in tokens."""
         return self._max_length
@@ -184,13 +189,18 @@ class Decoder(InputModule):
         return {"input_ids": ids, "attention_mask": attention_mask, "pooling_mask": pooling_mask}
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Add ``token_embeddings``, (batch, tokens, dim) in the decoder's dtype, to the features."""
+        """Add ``token_embeddings``, (batch, tokens, dim) in the decoder's dtype, to the features.
+
+        Features with ``inputs_embeds``, (batch, tokens, dim), are read as these, in place of the words of
+        ``input_ids``.
+        """
         features["token_embeddings"] = in_groups(self._states, self._inputs(features), features["attention_mask"])
         return features
 
     def _inputs(self, features: dict[str, Any]) -> dict[str, torch.Tensor]:
         """What the language model reads, (batch, tokens, ..), by the name of its argument."""
-        return {"input_ids": features["input_ids"]}
+        name = "inputs_embeds" if "inputs_embeds" in features else "input_ids"
+        return {name: features[name]}
 
     def _states(self, inputs: dict[str, torch.Tensor], mask: torch.Tensor) -> torch.Tensor:
         """Last hidden states; positions count from the first real token, so that padding on the left moves nothing."""

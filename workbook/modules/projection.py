@@ -1,9 +1,9 @@
-"""Token states against the rows of a head, pooled over positions, without ever holding all logits.
+"""Token states against the rows of a head, pooled over positions or read one by one, without ever holding all logits.
 
 A head as large as a vocabulary makes a logit for each of its rows at every position: 32 texts of 512 tokens and 49152
 rows are 3 GiB in float32, and as much again for every step of the formula that a gradient needs. So the products are
 made for some rows of the head and some texts at a time, and the backward pass does without them: max pooling keeps
-where each maximum lay, sum pooling makes them again.
+where each maximum lay, sum pooling and losses make them again.
 """
 
 from __future__ import annotations
@@ -14,9 +14,14 @@ from typing import Any
 import torch
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 LOGITS = 2**22
 """Logits that are held at a time, 16 MiB in float32."""
+LOSS_LOGITS = 2**24
+"""Logits of a loss that are held at a time, 64 MiB in float32: with fewer, the gradient of a large head is added up too
+often."""
 _ROWS = 1024  # of the head at a time, where they fit: narrower products are slower
 
 
@@ -52,6 +57,43 @@ def sum_weights(
     Arguments, dtypes and gradient as of :func:`max_logits`; returns (batch, rows).
     """
     return _Sum.apply(_packed(states, mask)[0], head, logits)
+
+
+def token_losses(
+    states: torch.Tensor,
+    labels: torch.Tensor,
+    head: torch.Tensor,
+    softcap: float | None = None,
+    logits: int = LOSS_LOGITS,
+) -> torch.Tensor:
+    """Minus the log-probability of each label, read from its state by the head; states and head both have gradients.
+
+    Where there are more logits than may be held, they are made for some states at a time, and again for the gradient.
+    The product has the head's dtype, or that of autocast, and all that follows is float32.
+
+    Args:
+        states: (positions, dim), any floating dtype.
+        labels: int64 (positions, labels), row numbers of the head.
+        head: (vocabulary, dim).
+        softcap: Bound of the logits, for backbones that have one (Gemma 2).
+        logits: How many to hold at a time.
+
+    Returns:
+        float32 (positions, labels), in nats.
+    """
+    size = max(1, logits // len(head))
+    parts = list(zip(states.split(size), labels.split(size), strict=True))
+    if len(parts) == 1:
+        return _losses(states, labels, head, softcap)
+    options = {"use_reentrant": False, "preserve_rng_state": False}
+    return torch.cat([checkpoint(_losses, *part, head, softcap, **options) for part in parts])
+
+
+def _losses(states: torch.Tensor, labels: torch.Tensor, head: torch.Tensor, softcap: float | None) -> torch.Tensor:
+    made = F.linear(states.to(head.dtype), head).float()
+    if softcap is not None:
+        made = softcap * torch.tanh(made / softcap)
+    return -made.log_softmax(dim=-1).gather(1, labels)
 
 
 def _packed(states: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

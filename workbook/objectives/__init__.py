@@ -2,8 +2,25 @@
 
 from .contrastive import Contrastive, SimCSE, set_attention_dropout
 from .mntp import MNTP, mask_tokens, mntp_loss
+from .reconstruction import LLaMA2Vec, Reconstruction
 
-OBJECTIVES = {"mntp": MNTP, "simcse": SimCSE, "contrastive": Contrastive}
+OBJECTIVES = {
+    "mntp": MNTP,
+    "simcse": SimCSE,
+    "contrastive": Contrastive,
+    "reconstruction": Reconstruction,
+    "llama2vec": LLaMA2Vec,
+}
 """Objectives by the name that a stage gives."""
 
-__all__ = ["MNTP", "OBJECTIVES", "Contrastive", "SimCSE", "mask_tokens", "mntp_loss", "set_attention_dropout"]
+__all__ = [
+    "MNTP",
+    "OBJECTIVES",
+    "Contrastive",
+    "LLaMA2Vec",
+    "Reconstruction",
+    "SimCSE",
+    "mask_tokens",
+    "mntp_loss",
+    "set_attention_dropout",
+]

@@ -7,16 +7,15 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import torch
-from accelerate.utils import extract_model_from_parallel
 from torch import nn
 from torch.nn import functional as F
 
 from ..errors import InvalidValueError, UnknownNameError
-from ..modules import Decoder
+from ..modules.projection import token_losses
+from .head import Predicting
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
-    from transformers import PreTrainedModel
 
 STYLES = {"bert": (0.8, 0.1), "roberta": (1.0, 0.0)}
 """Of the chosen tokens, the shares that become the mask token and a random token; the rest stays as it is."""
@@ -24,7 +23,7 @@ IGNORED = -100
 """Label of a token that is not predicted, as in torch's cross-entropy."""
 
 
-class MNTP(nn.Module):
+class MNTP(Predicting):
     """Masked next-token prediction: some tokens are masked, and each is predicted from the state one to its left.
 
     Only what the text itself says is masked: never padding, special tokens or the instruction, and never the first
@@ -36,19 +35,17 @@ class MNTP(nn.Module):
 
     Args:
         model: A chain that begins with a Decoder.
-        head: The language-model head, which the chain's decoder is without: for a backbone with tied weights None, for
-            any other what ``backbones.load_decoder(name, lm_head=True).get_output_embeddings()`` gives.
+        head: The language-model head; see :class:`~.head.Predicting`.
         rate: Probability that a token is chosen, between 0 and 1.
         style: ``bert`` (of the chosen tokens 80% are masked, 10% replaced at random, 10% left) or ``roberta`` (all are
             masked).
         mask_token: An entry of the vocabulary; decoders have no mask token of their own.
-        train_head: Train an untied head too, as the released code does without saying so; it is not part of the model
-            that is saved. A tied head is trained when the decoder's input embeddings are.
+        train_head: Train an untied head too, as the released code does without saying so.
         generator: A CPU generator, where masks should not depend on torch's global one.
 
     Raises:
-        InvalidValueError: A rate of 0 or 1 or beyond, a mask token that is not in the vocabulary, a head that does not
-            fit or is missing, a chain that does not begin with a Decoder.
+        InvalidValueError: A rate of 0 or 1 or beyond, a mask token that is not in the vocabulary, or as
+            :class:`~.head.Predicting`.
         UnknownNameError: No such style.
 
     Source: LLM2Vec, section 2.1; rates and styles per backbone, appendix D.1.1 (``bert`` with 0.2 for S-LLaMA-1.3B,
@@ -66,18 +63,13 @@ class MNTP(nn.Module):
         train_head: bool = False,
         generator: torch.Generator | None = None,
     ):
-        super().__init__()
-        if not isinstance(model[0], Decoder):
-            raise InvalidValueError("model", "a chain that begins with a Decoder", type(model[0]).__name__)
+        super().__init__(model, head, train_head=train_head)
         _check(rate, style)
-        tokenizer, decoder = model[0].tokenizer, model[0].decoder
+        tokenizer = model[0].tokenizer
         if mask_token not in tokenizer.get_vocab():
             raise InvalidValueError(
                 "mask_token", "an entry of the vocabulary", mask_token, "Name a token that texts seldom hold."
             )
-        _check_head(head, decoder)
-        self.model = model
-        self.head = None if head is None else head.requires_grad_(train_head)
         self.rate, self.style, self.mask_token, self.generator = rate, style, mask_token, generator
         self._mask_token_id = tokenizer.convert_tokens_to_ids(mask_token)
         self._vocabulary = len(tokenizer)
@@ -111,9 +103,7 @@ class MNTP(nn.Module):
         )
         # Through the whole model, not its decoder alone: a distributed wrapper synchronises gradients only so.
         states = self.model({**columns[0], "input_ids": ids})["token_embeddings"]
-        decoder = extract_model_from_parallel(self.model)[0].decoder
-        weight = (self.head or decoder.get_input_embeddings()).weight
-        return mntp_loss(states, targets, weight, softcap=getattr(decoder.config, "final_logit_softcapping", None))
+        return mntp_loss(states, targets, *self.projection())
 
     def maskable(self, features: dict[str, torch.Tensor]) -> torch.Tensor:
         """Where a token may be masked, bool (batch, tokens): tokens of the text with a real token to their left."""
@@ -187,12 +177,9 @@ def mntp_loss(
     position i - 1").
     """
     predicted = labels[:, 1:] != IGNORED
-    logits = F.linear(states[:, :-1][predicted].to(weight.dtype), weight).float()
-    if softcap is not None:
-        logits = softcap * torch.tanh(logits / softcap)
+    losses = token_losses(states[:, :-1][predicted], labels[:, 1:][predicted].unsqueeze(1), weight, softcap)
     # A sum and a division, because the mean over no labels would be no number.
-    loss = F.cross_entropy(logits, labels[:, 1:][predicted], reduction="sum")
-    return loss / predicted.sum().clamp(min=1)
+    return losses.sum() / predicted.sum().clamp(min=1)
 
 
 def _check(rate: float, style: str) -> None:
@@ -200,13 +187,3 @@ def _check(rate: float, style: str) -> None:
         raise InvalidValueError("rate", "a share of the tokens, more than 0 and less than 1", rate)
     if style not in STYLES:
         raise UnknownNameError("masking style", style, STYLES)
-
-
-def _check_head(head: nn.Linear | None, decoder: PreTrainedModel) -> None:
-    way_out = "Pass head=backbones.load_decoder(backbone, lm_head=True).get_output_embeddings()."
-    if head is None:
-        if not decoder.config.tie_word_embeddings:
-            raise InvalidValueError("head", "the head of this backbone, whose weights are not tied", head, way_out)
-    elif getattr(head, "in_features", None) != decoder.config.hidden_size or head.bias is not None:
-        expected = f"a linear layer of {decoder.config.hidden_size} inputs without bias"
-        raise InvalidValueError("head", expected, head, way_out)

@@ -23,15 +23,15 @@ from safetensors.numpy import load_file, save_file
 from ..corpora.public import chunks
 from ..errors import InvalidValueError, UnknownNameError
 from ..files import CHECKSUMS, atomic_folder, cache_path, verify_checksums, write_checksums
-from .sources import INSTRUCTIONS, SOURCES, read
+from .sources import INSTRUCTIONS, PAIRED, SOURCES, read
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 __all__ = ["OBJECTIVES", "SOURCES", "TrainingData", "load"]
 
-OBJECTIVES = ("mntp", "simcse", "contrastive")
-"""Objectives that data can be made for: the first two read texts, the last pairs."""
+OBJECTIVES = ("mntp", "simcse", *PAIRED)
+"""Objectives that data can be made for: the first two read texts, the others pairs."""
 
 _SHOWN = 5  # rows that a warning names
 
@@ -82,6 +82,7 @@ def load(
     ``.jsonl`` or ``.csv`` with the fields ``query`` and ``positive``; hard negatives are ``negative``, ``negative_1``,
     ..., in every row or in none; ``instruction`` (of the query) and ``document_instruction`` may be left out or blank.
     For a symmetric task the instruction goes into both. Rows with different instructions become different data sets.
+    Only ``contrastive`` has a use for hard negatives; the other objectives on pairs leave them out.
 
     A data set that is left with a single row is left out with a warning, except in a blend: its batches would have no
     negatives. Warnings number the rows of a file from 1, without blank lines and the header.
@@ -102,7 +103,8 @@ def load(
         UnknownNameError: No such source, objective or kind of file.
         MissingDataError: No such file, or the public data are nowhere.
         InvalidValueError: A source that has not what the objective reads, too little text for a chunk, too few rows
-            that differ, an impossible limit, or a blend of rows with and without hard negatives.
+            that differ, an impossible limit, hard negatives that nothing reads, or a blend of rows with and without
+            them.
         DamagedFileError: A file with a missing, blank or non-string field, or without rows; the message names file,
             line and field.
 
@@ -114,8 +116,12 @@ def load(
         raise UnknownNameError("objective", objective, OBJECTIVES)
     if limit is not None and (type(limit) is not int or limit < 2):
         raise InvalidValueError("limit", "a number of rows, 2 or more, or None for all", limit)
-    if blend and objective != "contrastive":
+    if blend and objective not in PAIRED:
         raise InvalidValueError("blend", f"False for {objective}, whose texts have no instructions", blend)
+    if objective in PAIRED[1:]:
+        if negatives:
+            raise InvalidValueError("negatives", f"none for {objective}, which has no use for them", negatives)
+        negatives = 0
     name, found = read(source, objective)
     if objective == "mntp":
         parts = [_part(name, Dataset.from_dict({"chunk": list(_chunks(found, tokenizer, max_length, source))}))]

@@ -14,7 +14,8 @@ from torch import nn
 
 from .. import backbones
 from ..errors import InvalidValueError, UnknownNameError
-from ..objectives import OBJECTIVES, set_attention_dropout
+from ..objectives import OBJECTIVES, Contrastive, set_attention_dropout
+from ..objectives.head import Predicting
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -106,9 +107,9 @@ def objective(stage: Stage) -> Callable[..., nn.Module]:
     def make(model: SentenceTransformer, load_head: Callable[[str], nn.Linear] = backbones.load_head) -> nn.Module:
         options = dict(stage.options)
         decoder = model[0].decoder
-        if stage.objective == "mntp" and not decoder.config.tie_word_embeddings:
+        if issubclass(kind, Predicting) and not decoder.config.tie_word_embeddings:
             options["head"] = load_head(decoder.config.name_or_path)
-        if stage.objective != "mntp":  # negatives are those of the whole batch, on however many devices it lies
+        if issubclass(kind, Contrastive):  # negatives are those of the whole batch, on however many devices it lies
             options["gather_across_devices"] = PartialState().num_processes > 1
         return kind(model, **options)
 

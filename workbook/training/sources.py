@@ -23,6 +23,9 @@ from .blend import docs_blend, docs_mined
 INSTRUCTIONS = ("query_instruction", "document_instruction")
 """Columns of pairs that hold the instructions, empty where there are none."""
 
+PAIRED = ("contrastive", "reconstruction", "llama2vec")
+"""Objectives that read pairs, the first with hard negatives too; the others read texts."""
+
 ENDINGS = (".jsonl", ".csv", ".txt")
 """How the name of a user's file may end."""
 
@@ -37,7 +40,7 @@ def read(source: str | os.PathLike, objective: str) -> tuple[str, list[str] | di
 
     Args:
         source: One of :data:`SOURCES`, or a path.
-        objective: ``contrastive`` reads pairs, the others read texts.
+        objective: What is read for it; those in :data:`PAIRED` read the same.
 
     Returns:
         The name of the source or the stem of the file; and texts, or by name data sets of pairs with the columns
@@ -47,10 +50,11 @@ def read(source: str | os.PathLike, objective: str) -> tuple[str, list[str] | di
         UnknownNameError, MissingDataError, InvalidValueError, DamagedFileError: As :func:`~.data.load`.
     """
     if source in SOURCES:
-        if objective not in SOURCES[source]:
-            able = ", ".join(name for name, readers in SOURCES.items() if objective in readers)
+        kind = PAIRED[0] if objective in PAIRED else objective
+        if kind not in SOURCES[source]:
+            able = ", ".join(name for name, readers in SOURCES.items() if kind in readers)
             raise InvalidValueError("training source", f"one that {objective} can read ({able}, or a file)", source)
-        return source, SOURCES[source][objective]()
+        return source, SOURCES[source][kind]()
     if not isinstance(source, str | os.PathLike):
         raise InvalidValueError("training source", f"one of {', '.join(SOURCES)}, or the path of a file", source)
     path = Path(source).expanduser()
@@ -62,7 +66,7 @@ def read(source: str | os.PathLike, objective: str) -> tuple[str, list[str] | di
         raise MissingDataError(f"Training data: expected a file ({endings}) at {path}, found {got}. Check the path.")
     if path.suffix.lower() not in ENDINGS:
         raise UnknownNameError("kind of training file", path.name, ENDINGS, "Convert it to one of these.")
-    return path.stem, _pairs(path) if objective == "contrastive" else _texts(path)
+    return path.stem, _pairs(path) if objective in PAIRED else _texts(path)
 
 
 def _docs_texts() -> list[str]:
@@ -107,7 +111,7 @@ SOURCES: dict[str, dict[str, Callable[[], Any]]] = {
     "wiki1m": {"mntp": wiki1m, "simcse": wiki1m},
     "e5": {"contrastive": e5},
 }
-"""Sources by name, and what reads them by objective."""
+"""Sources by name, and what reads them by objective; the first of :data:`PAIRED` stands for all of them."""
 
 
 def _texts(path: Path) -> list[str]:

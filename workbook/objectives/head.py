@@ -1,0 +1,58 @@
+"""What objectives share that predict tokens: the language-model head, which an embedder is without."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from accelerate.utils import extract_model_from_parallel
+from torch import nn
+
+from ..errors import InvalidValueError
+from ..modules import Decoder
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+
+class Predicting(nn.Module):
+    """An objective that reads tokens from states, through the backbone's language-model head.
+
+    A tied head is the table of the decoder's input embeddings, and trains when that does. Any other is no part of the
+    model that is saved, trained or not.
+
+    Args:
+        model: A chain that begins with a Decoder.
+        head: For a backbone with tied weights None, for any other what
+            ``backbones.load_decoder(name, lm_head=True).get_output_embeddings()`` gives.
+        train_head: Train an untied head too.
+
+    Raises:
+        InvalidValueError: A chain that does not begin with a Decoder, a head that does not fit or is missing.
+    """
+
+    def __init__(self, model: SentenceTransformer, head: nn.Linear | None, *, train_head: bool):
+        super().__init__()
+        if not isinstance(model[0], Decoder):
+            raise InvalidValueError("model", "a chain that begins with a Decoder", type(model[0]).__name__)
+        config = model[0].decoder.config
+        way_out = "Pass head=backbones.load_decoder(backbone, lm_head=True).get_output_embeddings()."
+        if head is None:
+            if not config.tie_word_embeddings:
+                raise InvalidValueError("head", "the head of this backbone, whose weights are not tied", head, way_out)
+        elif getattr(head, "in_features", None) != config.hidden_size or head.bias is not None:
+            expected = f"a linear layer of {config.hidden_size} inputs without bias"
+            raise InvalidValueError("head", expected, head, way_out)
+        self.model = model
+        self.head = None if head is None else head.requires_grad_(train_head)
+
+    @property
+    def decoder_module(self) -> Decoder:
+        """The chain's first module, out of whatever a distributed training wraps around the model."""
+        return extract_model_from_parallel(self.model)[0]
+
+    def projection(self) -> tuple[torch.Tensor, float | None]:
+        """The head's weight, (vocabulary, dim), and the bound of its logits or None, for ``token_losses``."""
+        decoder = self.decoder_module.decoder
+        weight = (self.head or decoder.get_input_embeddings()).weight
+        return weight, getattr(decoder.config, "final_logit_softcapping", None)

@@ -1,0 +1,226 @@
+"""Reconstruction: the vector of one side of a pair has to hold what the other side says.
+
+Anchor has the language model write the other side, with the vector in place of its first word; LLaMA2Vec has the head
+read the words from the vector itself. The second is here to compare the first with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ..errors import InvalidValueError
+from ..modules.projection import token_losses
+from .head import Predicting
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+SIDES = ("query", "positive")
+"""Columns of the data, in their order."""
+
+
+class Paired(Predicting):
+    """An objective on pairs, each side one vector that has to tell tokens of a text.
+
+    The vector is the chain's own, as it is, with its gradient: for last-token pooling the state of the last pooled
+    token after the final norm, be it EOS or the last token of a chat's answer opening. The tokens of a text are its
+    own, as far as they are pooled: instruction, BOS, closing and padding are none of them. So an instruction is read
+    where a side is made into its vector, and it is never predicted, nor read by what predicts.
+
+    A text longer than the model's ``max_length`` is cut as everywhere, and what is cut off is not predicted.
+
+    Args:
+        model: A chain that begins with a causal Decoder, and whose vectors are as wide as its states.
+        head: The language-model head; see :class:`~.head.Predicting`.
+        train_head: Train an untied head too, as does a training of all parameters; it is kept in float32 then.
+
+    Raises:
+        InvalidValueError: A decoder with another attention or with contextual tokens, vectors of another width, or as
+            :class:`~.head.Predicting`.
+    """
+
+    def __init__(self, model: SentenceTransformer, head: nn.Linear | None = None, *, train_head: bool = True):
+        super().__init__(model, head, train_head=train_head)
+        module = model[0]
+        if module.attention != "causal":
+            raise InvalidValueError(
+                "attention", "causal, since a decoder that sees what follows need not predict it", module.attention
+            )
+        width, states = model.get_embedding_dimension(), module.get_embedding_dimension()
+        if width != states or module.contextual_tokens:
+            got = "contextual tokens" if module.contextual_tokens else f"vectors of {width}"
+            raise InvalidValueError(
+                "model", f"one whose vector can stand for a word: of {states} numbers, made by the decoder alone", got
+            )
+        if self.head is not None and train_head:
+            self.head.float()  # in half precision small updates round to nothing
+
+    def check_batch(self, rows: int, columns: int) -> None:
+        """Refuse data that are not pairs; see :meth:`~.contrastive.Contrastive.check_batch`."""
+        if columns != len(SIDES):
+            raise InvalidValueError("training data", "a query and a positive", f"{columns} columns", "Keep these two.")
+
+    def vectors(self, side: dict[str, torch.Tensor]) -> torch.Tensor:
+        """The vectors of one side, float32 (batch, dim), from what ``model.preprocess`` gives."""
+        return self.model(dict(side))["sentence_embedding"]
+
+    def texts(self, side: dict[str, torch.Tensor], name: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """The tokens of one side's texts without anything between them or in front, wherever the padding stands.
+
+        Args:
+            side: What ``model.preprocess`` gives, (batch, tokens).
+            name: Of the side, for the error.
+
+        Returns:
+            Ids, int64 (batch, longest text), and where they are of a text, bool of the same shape: the first so many.
+
+        Raises:
+            InvalidValueError: A text without any token; the message names side and row.
+        """
+        module = self.decoder_module
+        ids, pooled = side["input_ids"], side.get("pooling_mask", side["attention_mask"]).bool()
+        order = pooled.cumsum(dim=1)
+        own = pooled & (order <= order[:, -1:] - int(module.closes))
+        # A text without any token is laid out as one EOS.
+        words = own & (ids != module.tokenizer.eos_token_id)
+        if (empty := (~words.any(dim=1)).nonzero()).numel():
+            raise InvalidValueError(
+                name, "a text in every row", f"none in row {int(empty[0])}", "Drop the pairs of which a side is empty."
+            )
+        columns = own.int().argsort(dim=1, descending=True, stable=True)[:, : int(own.sum(dim=1).max())]
+        return ids.gather(1, columns), own.gather(1, columns)
+
+
+class Reconstruction(Paired):
+    """Bidirectional reconstruction: from the vector of a query its document is written (EBQ2D), and back (EBD2Q).
+
+    The decoder reads the vector where the first word would stand, then the words of the other side, and predicts each
+    of these from all before it (teacher forcing). Words follow the vector at once, in every row: padding, on whichever
+    side and however much, stands behind them and is not read. EOS is not predicted, neither in the paper's sums nor in
+    the released code.
+
+    The loss is alpha * Q2D + (1 - alpha) * D2Q, each the mean over all predicted tokens of the batch. At alpha 0 or 1
+    the other direction is not computed. In memory it is bounded: logits are made for some positions at a time.
+
+    Args:
+        model, head, train_head: As for :class:`Paired`.
+        alpha: Weight of the direction from query to document, 0 to 1.
+
+    Raises:
+        InvalidValueError: An alpha outside its range, or as :class:`Paired`.
+
+    Source: Anchor, section 3.2, algorithm 1, equations 3 to 5. The equations sum over the tokens of a pair, algorithm 1
+    has a cross-entropy, which in the released code is the mean over the batch. That code pads on the left, between the
+    vector and the words, hides an instruction from the decoder and yet has it predicted: none of that is done here.
+    """
+
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        head: nn.Linear | None = None,
+        alpha: float = 0.2,
+        *,
+        train_head: bool = True,
+    ):
+        super().__init__(model, head, train_head=train_head)
+        if isinstance(alpha, bool) or not isinstance(alpha, Real) or not 0 <= alpha <= 1:
+            raise InvalidValueError("alpha", "a weight, at least 0 and at most 1", alpha)
+        self.alpha = alpha
+
+    def forward(
+        self, sentence_features: Iterable[dict[str, torch.Tensor]], labels: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The loss of one batch of pairs, a float32 scalar.
+
+        Args:
+            sentence_features: What ``model.preprocess`` gives of the queries and of the documents.
+            labels: Not used; the texts are their own labels.
+
+        Raises:
+            InvalidValueError: More or fewer columns than two, or a side without a text; the message names the row.
+        """
+        given = list(sentence_features)
+        self.check_batch(0, len(given))
+        directions = zip((self.alpha, 1 - self.alpha), given, given[::-1], SIDES[::-1], strict=True)
+        return sum(
+            weight * _mean(*self.losses(self.vectors(source), target, name))
+            for weight, source, target, name in directions
+            if weight
+        )
+
+    def losses(
+        self, vectors: torch.Tensor, target: dict[str, torch.Tensor], name: str = SIDES[1]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What it takes to write texts from vectors, token by token.
+
+        Args:
+            vectors: (batch, dim), any floating dtype.
+            target: What ``model.preprocess`` gives of the texts, (batch, tokens).
+            name: Of the texts, for the error.
+
+        Returns:
+            Minus the log-probability of each token, float32 (batch, longest text), 0 behind a text; and where the texts
+            are, bool of the same shape.
+
+        Raises:
+            InvalidValueError: A text without any token.
+        """
+        ids, own = self.texts(target, name)
+        words = self.decoder_module.decoder.get_input_embeddings()(ids[:, :-1])
+        read = torch.cat([vectors.to(words.dtype).unsqueeze(1), words], dim=1)
+        # Through the whole model, not its decoder alone: a distributed wrapper synchronises gradients only so.
+        states = self.model({"inputs_embeds": read, "attention_mask": own.long()})["token_embeddings"]
+        made = token_losses(states[own], ids[own].unsqueeze(1), *self.projection())
+        return made.new_zeros(ids.shape).masked_scatter(own, made), own
+
+    def get_config_dict(self) -> dict[str, Any]:
+        """What the model card says of the loss."""
+        return {"alpha": self.alpha}
+
+
+class LLaMA2Vec(Paired):
+    """Reconstruction as LLaMA2Vec has it: the head reads from a vector, at once, which tokens a text holds.
+
+    Each side's vector has two targets: the tokens of its own text, and those of the other side. LLaMA2Vec learns from
+    running text, where the second is the next sentence; of a pair, the other side is the nearest to it. There two
+    prompts give two vectors, one a target; here the one vector that the model is used with has both.
+
+    The loss of a target is the mean over the different tokens of the text, in no order and each counted once; that of a
+    batch the mean over texts and targets.
+
+    Arguments and errors as of :class:`Paired`.
+
+    Source: Anchor, appendix E.1, after Li et al. (2024).
+    """
+
+    def forward(
+        self, sentence_features: Iterable[dict[str, torch.Tensor]], labels: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The loss of one batch of pairs, a float32 scalar; arguments and errors as of Reconstruction."""
+        given = list(sentence_features)
+        self.check_batch(0, len(given))
+        (query, _), (document, _) = targets = [_once(*self.texts(*side)) for side in zip(given, SIDES, strict=True)]
+        ids = torch.cat([query, document], dim=1)
+        losses = torch.stack([token_losses(self.vectors(side), ids, *self.projection()) for side in given])
+        parts = losses.split([query.shape[1], document.shape[1]], dim=2)
+        return torch.stack([_of_rows(part, first) for part, (_, first) in zip(parts, targets, strict=True)]).mean()
+
+
+def _once(ids: torch.Tensor, own: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The tokens of each text, and where one stands for the first time."""
+    same = (ids.unsqueeze(1) == ids.unsqueeze(2)) & own.unsqueeze(1)
+    return ids, own & ~same.tril(diagonal=-1).any(dim=2)
+
+
+def _mean(losses: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
+    return losses.sum() / where.sum()
+
+
+def _of_rows(losses: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
+    """The mean of each row over where it counts, (.., batch)."""
+    return torch.where(where, losses, 0).sum(dim=-1) / where.sum(dim=-1)
