@@ -7,19 +7,21 @@ import pytest
 from workbook import METHODS, build, recipe
 from workbook.backbones import load_config
 from workbook.errors import ModelNotFoundError, UnknownNameError
-from workbook.methods import nv_embed
+from workbook.methods import anchor, nv_embed
 from workbook.modules import make_pooling
 from workbook.modules.clusters import clusters_of
 from workbook.objectives import OBJECTIVES
 from workbook.scale import SCALES
 from workbook.training.data import SOURCES
 from workbook.training.prepare import objective
+from workbook.training.sources import PAIRED
 
 NAMES = {
     "llm2vec": ["mntp", "simcse", "contrastive"],
     "nv-embed": ["retrieval", "blended"],
     "lens": ["distilled"],
     "causal2vec": ["contextual"],
+    "anchor": ["reconstruction", "contrastive"],
 }
 """Stages of the methods that are not trained by the shared supervised stage alone."""
 
@@ -45,7 +47,7 @@ def test_every_method_has_a_recipe_at_every_scale(method, scale):
     assert [stage.name for stage in stages] == NAMES.get(method, ["contrastive"])
     for stage in stages:
         objective(stage)  # its options exist
-        assert stage.objective in SOURCES[stage.data]
+        assert (PAIRED[0] if stage.objective in PAIRED else stage.objective) in SOURCES[stage.data]
         assert stage.batch_size % stage.accumulation == 0
         assert stage.warmup_steps < stage.steps <= (stage.decay_steps or stage.steps)
         assert stage.batch_size % stage.options.get("mini_batch_size", 1) == 0
@@ -57,8 +59,12 @@ def test_the_supervised_stage_is_shared():
     """Methods that are compared are trained alike."""
     for scale in SCALES:
         shared = {method for method in METHODS if NAMES.get(method, ["contrastive"])[-1] == "contrastive"}
-        assert len({recipe(method, scale, "tiny-llama").stages[-1].model_dump_json() for method in shared}) == 1
-        assert len(shared) > 1
+        (supervised,) = {recipe(m, scale, "tiny-llama").stages[-1].model_dump_json() for m in shared - {"anchor"}}
+        own = recipe("anchor", scale, "tiny-llama").stages[-1]
+        softer = {"options": own.options | {"temperature": 0.02}}  # its paper's, 0.05, is all that differs
+        assert own.options["temperature"] == 0.05
+        assert own.model_copy(update=softer).model_dump_json() == supervised
+        assert len(shared) > 2
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -173,6 +179,40 @@ def test_causal2vec_as_published(sized, width, steps, rows, alpha):
     assert stage.options["temperature"] == 0.05
     assert stage.options.get("in_batch", True)
     assert stage.gradient_checkpointing
+
+
+def test_anchor_as_published():
+    """Section 3.2 and appendix A.2; the adapters' rate, steps and warm-up are LLM2Vec's."""
+    chain, (first, second) = METHODS["anchor"].chain, recipe("anchor", "paper", "any").stages
+    assert (chain.pooling, chain.attention, chain.template, chain.closing) == ("last_token", "causal", "eos", "eos")
+    assert first.options == {"alpha": 0.2}
+    assert (first.steps, second.steps) == (2000, 1000)
+    assert (first.learning_rate, second.learning_rate) == (4e-5, 2e-4)
+    assert first.adapter is None
+    assert (second.adapter.rank, second.options["temperature"]) == (16, 0.05)
+    assert second.options.get("in_batch", True)
+    for stage in (first, second):
+        assert (stage.data, stage.batch_size, stage.warmup_steps, stage.max_length) == ("e5", 512, 300, 512)
+        assert stage.gradient_checkpointing
+    assert first.accumulation > 1
+    assert second.accumulation == 1  # micro-batches would have fewer negatives
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_ablations_of_anchor_differ_in_one_thing(scale):
+    """Tables 3, 5 and 12."""
+    first, second = anchor.recipe(scale, "any").stages
+    for alpha in (0, 1):
+        assert anchor.recipe(scale, "any", alpha).stages == (
+            first.model_copy(update={"options": {"alpha": alpha}}),
+            second,
+        )
+    (alone,) = anchor.contrastive_alone(scale, "any").stages
+    assert alone == second.model_copy(update={"steps": first.steps + second.steps})
+    assert alone.steps <= (alone.decay_steps or alone.steps)
+    other, same = anchor.with_llama2vec(scale, "any").stages
+    assert (other, same) == (first.model_copy(update={"objective": "llama2vec", "options": {}}), second)
+    objective(other)
 
 
 @pytest.mark.parametrize("scale", SCALES)

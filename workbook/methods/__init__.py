@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..errors import UnknownNameError
 from ..scale import get_scale
 from ..training.recipe import Recipe
-from . import causal2vec, icl, lens, llm2vec, nv_embed
+from . import anchor, causal2vec, icl, lens, llm2vec, nv_embed
 from .chain import Chain
 from .stages import contrastive
 
@@ -44,6 +44,7 @@ METHODS: dict[str, Method] = {
     "nv-embed": Method(nv_embed.CHAIN, nv_embed.recipe),
     "lens": Method(lens.CHAIN, lens.recipe),
     "causal2vec": Method(causal2vec.CHAIN, causal2vec.recipe, causal2vec.options),
+    "anchor": Method(anchor.CHAIN, anchor.recipe),
     "icl": Method(icl.CHAIN, _supervised),
 }
 

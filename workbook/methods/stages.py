@@ -31,17 +31,16 @@ CONTRASTIVE = {
 }
 """Sizes of the supervised stage by scale; those of ``paper`` are LLM2Vec's, appendix G.2."""
 
-_OBJECTIVE = {
-    "quick": {"temperature": 0.02},
-    "cpu": {"temperature": 0.02},
-    "gpu": {"temperature": 0.02, "mini_batch_size": 32},
-    # The paper's batch lies on eight GPUs; GradCache fits it on any number.
-    "paper": {"temperature": 0.02, "mini_batch_size": 16},
-}
+# The paper's batch lies on eight GPUs; GradCache fits it on any number.
+_GRADCACHE = {"gpu": {"mini_batch_size": 32}, "paper": {"mini_batch_size": 16}}
 
 
-def contrastive(scale: str) -> Stage:
+def contrastive(scale: str, temperature: float = 0.02) -> Stage:
     """The supervised stage: InfoNCE over in-batch and hard negatives, instructions on the queries.
+
+    Args:
+        scale: Name of the scale.
+        temperature: Divides the cosines.
 
     Raises:
         UnknownNameError: No such scale.
@@ -49,4 +48,5 @@ def contrastive(scale: str) -> Stage:
     Source: LLM2Vec, section 5.1 and appendix G.2; the temperature is that of the released code.
     """
     name = get_scale(scale).name
-    return Stage(name="contrastive", objective="contrastive", options=_OBJECTIVE[name], **CONTRASTIVE[name])
+    options = {"temperature": temperature} | _GRADCACHE.get(name, {})
+    return Stage(name="contrastive", objective="contrastive", options=options, **CONTRASTIVE[name])
