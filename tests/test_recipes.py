@@ -185,7 +185,7 @@ def test_anchor_as_published():
     """Section 3.2 and appendix A.2; the adapters' rate, steps and warm-up are LLM2Vec's."""
     chain, (first, second) = METHODS["anchor"].chain, recipe("anchor", "paper", "any").stages
     assert (chain.pooling, chain.attention, chain.template, chain.closing) == ("last_token", "causal", "eos", "eos")
-    assert first.options == {"alpha": 0.2}
+    assert first.options == {"alpha": 0.2, "train_head": True}
     assert (first.steps, second.steps) == (2000, 1000)
     assert (first.learning_rate, second.learning_rate) == (4e-5, 2e-4)
     assert first.adapter is None
@@ -204,14 +204,15 @@ def test_the_ablations_of_anchor_differ_in_one_thing(scale):
     first, second = anchor.recipe(scale, "any").stages
     for alpha in (0, 1):
         assert anchor.recipe(scale, "any", alpha).stages == (
-            first.model_copy(update={"options": {"alpha": alpha}}),
+            first.model_copy(update={"options": first.options | {"alpha": alpha}}),
             second,
         )
     (alone,) = anchor.contrastive_alone(scale, "any").stages
     assert alone == second.model_copy(update={"steps": first.steps + second.steps})
     assert alone.steps <= (alone.decay_steps or alone.steps)
     other, same = anchor.with_llama2vec(scale, "any").stages
-    assert (other, same) == (first.model_copy(update={"objective": "llama2vec", "options": {}}), second)
+    options = {name: value for name, value in first.options.items() if name != "alpha"}
+    assert (other, same) == (first.model_copy(update={"objective": "llama2vec", "options": options}), second)
     objective(other)
 
 

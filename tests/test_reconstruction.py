@@ -248,7 +248,7 @@ def test_gradients_reach_the_encoder_through_the_anchor(model):
 
 @pytest.mark.parametrize("kind", [Reconstruction, LLaMA2Vec])
 def test_gradients_reach_every_weight(model, kind):
-    loss = objective(model, kind)
+    loss = objective(model, kind, train_head=True)
     loss(sides(model)).backward()
     for name, weight in loss.named_parameters():
         assert weight.grad is not None, name
@@ -263,8 +263,8 @@ def test_a_head_of_its_own_trains_if_asked(model, train_head):
 
 
 def test_a_head_that_trains_is_float32(model):
-    assert Reconstruction(model, head_of(dtype="bfloat16")).head.weight.dtype is torch.float32
-    assert Reconstruction(model, head_of(dtype="bfloat16"), train_head=False).head.weight.dtype is torch.bfloat16
+    assert Reconstruction(model, head_of(dtype="bfloat16"), train_head=True).head.weight.dtype is torch.float32
+    assert Reconstruction(model, head_of(dtype="bfloat16")).head.weight.dtype is torch.bfloat16
 
 
 @pytest.mark.parametrize("softcap", [None, 3.0])
@@ -288,10 +288,10 @@ def test_losses_by_parts_are_the_losses(logits, softcap):
 @pytest.mark.parametrize("kind", [Reconstruction, LLaMA2Vec])
 def test_no_more_logits_than_may_be_held(model, kind, monkeypatch):
     """Forward and backward, and with the same loss and gradients."""
-    loss, given, shapes = objective(model, kind), sides(model), []
+    loss, given, shapes = objective(model, kind, train_head=True), sides(model), []
     reference = loss(given)
     wanted = gradients(reference, loss)
-    vocabulary, original = loss.projection()[0].shape[0], F.linear
+    vocabulary, original = len(loss.projection()[0]), F.linear
     monkeypatch.setattr("workbook.modules.projection.token_losses.__defaults__", (None, 2 * vocabulary))
 
     def watched(*arguments):
@@ -313,7 +313,7 @@ def test_no_more_logits_than_may_be_held(model, kind, monkeypatch):
 def test_half_precision(kind):
     whole = objective(chain(), kind)(sides(chain()))
     model = chain(dtype="bfloat16")
-    half = kind(model, head_of(dtype="bfloat16"), train_head=False)(sides(model))
+    half = kind(model, head_of(dtype="bfloat16"))(sides(model))
     assert half.dtype == torch.float32
     assert half.item() == pytest.approx(whole.item(), rel=2e-2)
     half.backward()
@@ -340,7 +340,7 @@ def test_parity_with_anchor(case, kernel):
         given.append({"input_ids": ids, "attention_mask": mask, "pooling_mask": mask})
     versions = ["intended", "released"] if case == "plain" else ["intended"]
     for alpha, name in ((1, "loss_q2d"), (0, "loss_d2q"), (0.2, "loss")):
-        loss = Reconstruction(model, whole.lm_head, alpha)(given)
+        loss = Reconstruction(model, whole.lm_head, alpha, train_head=True)(given)
         for version in versions:
             fixture.close(loss.detach().view(1), f"{case}.{version}.{name}", kind="loss")
     loss.backward()
@@ -382,9 +382,9 @@ def test_llama2vec_takes_texts_as_sets(model):
 
 
 def test_trained_by_a_recipe(own, model):
-    """All parameters, from pairs, with an untied head that the stage keeps and the model does not."""
+    """All parameters, from pairs, with a head of its own that the stage keeps and the model does not."""
     before = model.state_dict().keys()
-    made = trained(stage(own, "reconstruction", adapter=None), model=model)
+    made = trained(stage(own, "reconstruction", adapter=None, options={"train_head": True}), model=model)
     assert made.history["loss"].iloc[-3:].mean() < 0.8 * made.history["loss"].iloc[0]
     assert sorted(differing(model, chain())) == sorted(before)
     assert model.state_dict().keys() == before

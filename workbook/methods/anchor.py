@@ -46,6 +46,9 @@ token is the anchor.
 """
 
 _TEMPERATURE = 0.05  # section 3.3
+# All parameters are the head's too; but a head that is not tied and trains is lost with the stage, and with it what the
+# vectors can write: the other scales leave it as it is.
+_PAPER = {"paper": {"train_head": True}}
 
 
 def reconstruction(scale: str, alpha: float = ALPHA) -> Stage:
@@ -60,8 +63,9 @@ def reconstruction(scale: str, alpha: float = ALPHA) -> Stage:
 
     Source: Anchor, section 3.2 and appendix A.2.
     """
-    sizes = SIZES[get_scale(scale).name]
-    return Stage(name="reconstruction", objective="reconstruction", options={"alpha": alpha}, adapter=None, **sizes)
+    name = get_scale(scale).name
+    options = {"alpha": alpha} | _PAPER.get(name, {})
+    return Stage(name="reconstruction", objective="reconstruction", options=options, adapter=None, **SIZES[name])
 
 
 def recipe(scale: str, backbone: str, alpha: float = ALPHA) -> Recipe:
@@ -88,7 +92,8 @@ def with_llama2vec(scale: str, backbone: str) -> Recipe:
     Source: Anchor, appendix E.
     """
     first, second = recipe(scale, backbone).stages
-    return Recipe(stages=(first.model_copy(update={"objective": "llama2vec", "options": {}}), second))
+    options = {name: value for name, value in first.options.items() if name != "alpha"}
+    return Recipe(stages=(first.model_copy(update={"objective": "llama2vec", "options": options}), second))
 
 
 def contrastive_alone(scale: str, backbone: str) -> Recipe:

@@ -37,14 +37,15 @@ class Paired(Predicting):
     Args:
         model: A chain that begins with a causal Decoder, and whose vectors are as wide as its states.
         head: The language-model head; see :class:`~.head.Predicting`.
-        train_head: Train an untied head too, as does a training of all parameters; it is kept in float32 then.
+        train_head: Train an untied head too, which is in float32 then. What a vector can write is known only with the
+            head that it was trained with, and one that trained is gone with the objective.
 
     Raises:
         InvalidValueError: A decoder with another attention or with contextual tokens, vectors of another width, or as
             :class:`~.head.Predicting`.
     """
 
-    def __init__(self, model: SentenceTransformer, head: nn.Linear | None = None, *, train_head: bool = True):
+    def __init__(self, model: SentenceTransformer, head: nn.Linear | None = None, *, train_head: bool = False):
         super().__init__(model, head, train_head=train_head)
         module = model[0]
         if module.attention != "causal":
@@ -125,7 +126,7 @@ class Reconstruction(Paired):
         head: nn.Linear | None = None,
         alpha: float = 0.2,
         *,
-        train_head: bool = True,
+        train_head: bool = False,
     ):
         super().__init__(model, head, train_head=train_head)
         if isinstance(alpha, bool) or not isinstance(alpha, Real) or not 0 <= alpha <= 1:

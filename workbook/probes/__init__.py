@@ -3,6 +3,7 @@
 A probe takes a sentence-transformers model whose first module is a `workbook.modules.Decoder`, and leaves it as it was.
 """
 
+from .anchors import anchor_losses, regenerated
 from .cost import encoding_cost, index_cost
 from .latents import discriminating_latents, latent_attention
 from .lexicon import by_position, top_clusters
@@ -11,6 +12,7 @@ from .words import word_guesses, word_probe, word_states
 
 __all__ = [
     "TIE",
+    "anchor_losses",
     "by_position",
     "discriminating_latents",
     "encoding_cost",
@@ -19,6 +21,7 @@ __all__ = [
     "layer_cosine",
     "prefix_test",
     "recency",
+    "regenerated",
     "top_clusters",
     "word_guesses",
     "word_probe",

@@ -1,0 +1,159 @@
+"""What an embedding can write: texts regenerated from their vectors alone, and whether a model heeds the vector."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import torch
+from sentence_transformers.util import batch_to_device
+from torch import nn
+from torch.nn.functional import linear
+
+from .. import backbones
+from ..errors import InvalidValueError
+from ..objectives import Reconstruction
+from .states import decoder_of, switched
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+DIRECTIONS = ("query to document", "document to query")
+"""From what, and what is written."""
+
+
+@torch.no_grad()
+def regenerated(
+    model: SentenceTransformer,
+    texts: Sequence[str],
+    instruction: str | None = None,
+    *,
+    tokens: int = 32,
+    head: nn.Linear | None = None,
+    batch_size: int = 32,
+) -> list[str]:
+    """What the language model writes when it reads nothing but a text's vector, in the place of a first word.
+
+    The likeliest token is taken at each step, so the same vectors give the same texts. A model that was trained to
+    reconstruct never learnt where a text ends: what it writes ends with EOS, if that is ever the likeliest, or after
+    ``tokens``.
+
+    Args:
+        model: A causal embedder whose vectors are as wide as its states.
+        texts: Strings.
+        instruction: The bare task instruction in front of every text, or None for none.
+        tokens: The most that are written.
+        head: The language-model head of a backbone without tied weights; the backbone's own if not given. One that
+            trained beside the model is not saved with it.
+        batch_size: Texts a batch.
+
+    Returns:
+        What was written, without special tokens, in the order of the texts.
+
+    Raises:
+        InvalidValueError: No texts, no positive whole number of tokens, or a model that
+            :class:`~workbook.objectives.Reconstruction` does not take.
+        ModelNotFoundError: A backbone whose head is nowhere.
+
+    Source: Anchor, section 3.2.
+    """
+    if type(tokens) is not int or tokens < 1:
+        raise InvalidValueError("tokens", "a whole number from 1", tokens)
+    module, objective = decoder_of(model, texts), _objective(model, head)
+    vectors = model.encode(
+        list(texts), prompt=instruction, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False
+    )
+    with switched(module, "causal"):
+        ids = torch.cat([_greedy(objective, part, tokens) for part in vectors.split(batch_size)])
+    end = module.tokenizer.eos_token_id
+    rows = [row[: row.index(end)] if end in row else row for row in ids.tolist()]
+    return module.tokenizer.batch_decode(rows, skip_special_tokens=True)
+
+
+def _greedy(objective: Reconstruction, vectors: torch.Tensor, tokens: int) -> torch.Tensor:
+    """The likeliest tokens after a vector, one at a time, int64 (batch, tokens).
+
+    An embedder is without the head that transformers' ``generate`` asks for.
+    """
+    decoder = objective.decoder_module.decoder
+    table, (weight, _) = decoder.get_input_embeddings(), objective.projection()  # a bound changes no order
+    read, cache, written = vectors.to(table.weight.dtype).unsqueeze(1), None, []
+    for _ in range(tokens):
+        made = decoder(inputs_embeds=read, past_key_values=cache, use_cache=True)
+        cache = made.past_key_values
+        written.append(linear(made.last_hidden_state[:, -1].to(weight.dtype), weight).argmax(dim=-1))
+        read = table(written[-1]).unsqueeze(1)
+    return torch.stack(written, dim=1)
+
+
+@torch.no_grad()
+def anchor_losses(
+    model: SentenceTransformer,
+    pairs: pd.DataFrame,
+    instruction: str | None = None,
+    *,
+    head: nn.Linear | None = None,
+    batch_size: int = 32,
+) -> pd.DataFrame:
+    """What it takes to write a text from its pair's vector, and from that of another pair: the shuffled control.
+
+    A language model predicts much of a text from the words before it. A model that does not heed the vector has the
+    same loss with any; only the difference says what the vector is worth. Every pair gets the vector of the one half
+    the list away, so that none keeps its own.
+
+    Args:
+        model: As for :func:`regenerated`.
+        pairs: Columns query and document, one row a pair, two rows at least.
+        instruction: The bare task instruction in front of every query, or None for none.
+        head: As for :func:`regenerated`.
+        batch_size: Texts a batch.
+
+    Returns:
+        One row per direction and pair: ``direction`` (one of :data:`DIRECTIONS`), ``pair`` (its number, from 0),
+        ``tokens`` (that are written), ``own`` and ``shuffled`` (nats a token). The objective's loss of a direction is
+        the mean of ``own``, weighted by ``tokens``.
+
+    Raises:
+        InvalidValueError: A missing column, fewer than two pairs, a side without a text, or a model that
+            :class:`~workbook.objectives.Reconstruction` does not take.
+        ModelNotFoundError: As :func:`regenerated`.
+
+    Source: Anchor, equations 3 and 4; the control is ours.
+    """
+    if not {"query", "document"} <= set(pairs):
+        raise InvalidValueError("pairs", "a frame with the columns query, document", list(pairs))
+    if len(pairs) < 2:
+        raise InvalidValueError("pairs", "at least two, since a vector is exchanged for another's", len(pairs))
+    sides = {"query": pairs["query"].tolist(), "document": pairs["document"].tolist()}
+    module, objective = decoder_of(model, sides["query"]), _objective(model, head)
+    rows = []
+    for direction in DIRECTIONS:
+        source, target = direction.split(" to ")
+        own = model.encode(
+            sides[source],
+            prompt=instruction if source == "query" else None,
+            batch_size=batch_size,
+            convert_to_tensor=True,
+            show_progress_bar=False,
+        )
+        shuffled = own.roll(len(own) // 2, dims=0)
+        with switched(module, "causal"):
+            for start in range(0, len(own), batch_size):
+                part = slice(start, start + batch_size)
+                features = batch_to_device(model.preprocess(sides[target][part]), model.device)
+                losses = []
+                for vectors in (own, shuffled):
+                    made, where = objective.losses(vectors[part], features, f"{target}, from pair {start} on")
+                    losses.append((made.sum(dim=1) / where.sum(dim=1)).tolist())
+                numbers = zip(where.sum(dim=1).tolist(), *losses, strict=True)
+                rows += [(direction, start + place, *values) for place, values in enumerate(numbers)]
+    return pd.DataFrame(rows, columns=["direction", "pair", "tokens", "own", "shuffled"])
+
+
+def _objective(model: SentenceTransformer, head: nn.Linear | None) -> Reconstruction:
+    """The objective, for what it knows of a model, with the backbone's own head where one is needed."""
+    decoder = model[0].decoder
+    if head is None and not decoder.config.tie_word_embeddings:
+        head = backbones.load_head(decoder.config.name_or_path)
+    return Reconstruction(model, head, train_head=False).to(model.device)
