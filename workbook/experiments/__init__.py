@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..errors import UnknownNameError
 from . import causal2vec, lens, llm2vec, nv_embed
 from .compare import compared, estimate, judged, paired
+from .curves import area, steps_to_reach
 from .grid import Experiment, Variant
 from .records import RECORDED, Record
 from .summary import accuracy, over_seeds
@@ -23,6 +24,7 @@ __all__ = [
     "Record",
     "Variant",
     "accuracy",
+    "area",
     "compared",
     "estimate",
     "find",
@@ -30,6 +32,7 @@ __all__ = [
     "judged",
     "over_seeds",
     "paired",
+    "steps_to_reach",
 ]
 
 

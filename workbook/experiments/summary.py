@@ -28,7 +28,7 @@ def over_seeds(rows: pd.DataFrame, by: list[str], value: str = "score") -> pd.Da
     Raises:
         InvalidValueError: A column that is missing, or a seed that is twice in a group.
     """
-    _check(rows, by, "seed", value)
+    check_rows(rows, by, "seed", value)
     found = []
     for names, group in rows.groupby(by, sort=False, dropna=False):
         numbers, count = group[value].to_numpy(float), len(group)
@@ -54,7 +54,7 @@ def accuracy(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     Raises:
         InvalidValueError: A column that is missing, or a sentence that is twice in a group.
     """
-    _check(rows, by, "sentence", "words", "correct")
+    check_rows(rows, by, "sentence", "words", "correct")
     found = []
     for names, group in rows.groupby(by, sort=False, dropna=False):
         share = group["correct"].sum() / group["words"].sum()
@@ -65,7 +65,7 @@ def accuracy(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     return pd.DataFrame(found, columns=[*by, "score", "low", "high"])
 
 
-def _check(rows: pd.DataFrame, by: list[str], unit: str, *values: str) -> None:
+def check_rows(rows: pd.DataFrame, by: list[str], unit: str, *values: str) -> None:
     """Refuse rows without the columns that are needed, or with a unit that is twice in a group."""
     needed = [*by, unit, *values]
     if missing := [name for name in needed if name not in rows]:
