@@ -25,6 +25,17 @@ CAUSAL2VEC_VARIANTS = {
 }
 """What Causal2Vec's ablations of one thing vary."""
 
+ANCHOR_VARIANTS = {
+    "mteb": ("baseline", "anchor"),
+    "objectives": ("baseline", "only-d2q", "only-q2d", "anchor"),
+    "alpha": ("0.2", "0.5", "0.8"),
+    "steps": ("baseline", "anchor"),
+    "early": ("baseline", "only-d2q", "only-q2d", "anchor"),
+    "stages": ("untrained", "reconstruction", "baseline", "anchor"),
+    "llama2vec": ("llama2vec", "anchor"),
+}
+"""How Anchor's tables train a model; the baseline is its second stage alone."""
+
 _SCORES = ("model", "attention", "training", "pooling", "benchmark", "task_type", "tasks", "score", "source")
 PUBLISHED = {
     "echo_untrained": _SCORES,
@@ -43,6 +54,17 @@ PUBLISHED = {
     "causal2vec_efficiency": ("method", "task", "tokens", "milliseconds", "source"),
 } | {
     f"causal2vec_{part}": ("model", "variant", "task_type", "tasks", "score", "source") for part in CAUSAL2VEC_VARIANTS
+}
+PUBLISHED |= {
+    **dict.fromkeys(
+        ("anchor_mteb", "anchor_objectives"), ("model", "variant", "task_type", "tasks", "score", "source")
+    ),
+    "anchor_alpha": ("variant", "tasks", "score", "source"),
+    "anchor_steps": ("model", "variant", "first", "second", "tasks", "score", "source"),
+    "anchor_early": ("model", "variant", "step", "tasks", "score", "source"),
+    "anchor_stages": ("model", "variant", "tasks", "score", "source"),
+    "anchor_llama2vec": ("variant", "first", "score", "source"),
+    "anchor_hours": ("size", "stage", "hours", "source"),
 }
 """The published tables that are kept, one file each, and their columns."""
 
@@ -93,9 +115,16 @@ _CHOICES_OF_ONE = {
     "llm2vec_words": {"task": WORD_TASKS},
     "llm2vec_hours": {"method": METHODS},
     "lens_attention_pooling": {"pooling": LEXICON_POOLING},
-} | {f"causal2vec_{part}": {"variant": variants} for part, variants in CAUSAL2VEC_VARIANTS.items()}
+} | {
+    f"{paper}_{part}": {"variant": variants}
+    for paper, parts in (("causal2vec", CAUSAL2VEC_VARIANTS), ("anchor", ANCHOR_VARIANTS))
+    for part, variants in parts.items()
+}
 _NUMBERS = {
     "stage": int,
+    "first": int,
+    "second": int,
+    "step": int,
     "dimensions": int,
     "tasks": int,
     "score": float,
@@ -285,6 +314,15 @@ def published(table: str) -> pd.DataFrame:
         ``causal2vec_efficiency``: ``method``, ``task`` (mteb's name), ``tokens`` and ``milliseconds`` (float64, the
         mean of a text) and ``source``.
 
+        ``anchor_mteb`` and ``anchor_objectives``: ``model``, ``variant`` (one of ``ANCHOR_VARIANTS``), ``task_type``,
+        ``tasks``, ``score`` and ``source``. ``anchor_stages`` likewise, averages alone; ``anchor_alpha`` too, of a
+        model that is not named; ``anchor_steps`` with the steps of the ``first`` and ``second`` stage (int64);
+        ``anchor_early`` with the ``step`` (int64) of the second.
+
+        ``anchor_llama2vec``: ``variant``, steps of its ``first`` stage, ``score`` (nDCG@10 on BEIR) and ``source``.
+
+        ``anchor_hours``: ``size`` (of the model), ``stage`` (int64, 1 or 2), ``hours`` (of training) and ``source``.
+
     Raises:
         UnknownNameError: No such table; the message lists those there are.
         MissingDataError: The file is absent; the message names its path.
@@ -292,7 +330,8 @@ def published(table: str) -> pd.DataFrame:
 
     Source:
         LLM2Vec: tables 1, 2 and 5; 1 and appendix E.1 for Echo; 4; 6. NV-Embed: tables 2 and 3; 4; 5. LENS:
-        tables 1; 2; 5; 6. Causal2Vec: tables 1; 2, 11, 12, 5 and 10; 6; section 4.4.
+        tables 1; 2; 5; 6. Causal2Vec: tables 1; 2, 11, 12, 5 and 10; 6; section 4.4. Anchor: tables 1; 3; 10;
+        4; 5; 9; 12; 7.
     """
     name = table.replace("-", "_") if isinstance(table, str) else table
     if name not in PUBLISHED:
