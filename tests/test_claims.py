@@ -9,6 +9,7 @@ from workbook import claims
 from workbook.claims import Claim, Estimate, judge
 from workbook.corpora import authored
 from workbook.errors import DamagedFileError, InvalidValueError, OutputError, UnknownNameError
+from workbook.experiments import area, steps_to_reach
 
 
 def claim(*rule, scale="quick"):
@@ -322,7 +323,64 @@ def test_causal2vec_numbers_are_those_of_the_published_tables():
     assert seen == set(QUOTED_CAUSAL2VEC)
 
 
-@pytest.mark.parametrize("entry", NV_EMBED + LENS + CAUSAL2VEC, ids=lambda entry: entry.id)
+ANCHOR_VARIANTS = {
+    "anchor": "anchor",
+    "contrastive": "baseline",
+    "only_q2d": "only-q2d",
+    "only_d2q": "only-d2q",
+    "untrained": "untrained",
+    "reconstruction": "reconstruction",
+}
+"""Quantities of the rules, by their names in the tables."""
+ANCHOR = [entry for entry in claims.load().values() if entry.paper == "Anchor" and entry.published]
+
+
+def anchor_numbers():
+    """What the tables have under the names of the rules, by claim, model and name."""
+    tables = {name: authored.published(f"anchor_{name}") for name in authored.ANCHOR_VARIANTS}
+    short = {variant: name for name, variant in ANCHOR_VARIANTS.items()}
+    averages = {name: tables[name].query("task_type == 'average'") for name in ("mteb", "objectives")}
+    found = {}
+    for claim_id, rows, ending in (
+        ("over-contrastive", averages["mteb"], ""),
+        ("over-contrastive-retrieval", tables["mteb"].query("task_type == 'Retrieval'"), "_retrieval"),
+        *((name, averages["objectives"], "") for name in ("either-direction", "both-directions", "q2d-over-d2q")),
+        ("stages", tables["stages"], ""),
+    ):
+        for row in rows.itertuples():
+            found[claim_id, row.model, short[row.variant] + ending] = row.score
+    early = tables["early"].query("variant in ['baseline', 'anchor']")
+    for row in area(early, ["model", "variant"]).itertuples():
+        found["early", row.model, f"{short[row.variant]}_area"] = round(row.score, 2)
+    for model, rows in early.groupby("model"):
+        level = rows.query("variant == 'baseline' and step == 125")["score"].item()
+        for row in steps_to_reach(rows, level, ["variant"]).itertuples():
+            found["fewer-steps", model, f"{short[row.variant]}_steps"] = round(row.steps, 1)
+    for row in tables["steps"].itertuples():
+        if row.first + row.second == 3000:
+            name = "anchor" if row.first else "contrastive_longer"
+            found["not-more-steps", row.model, name] = row.score
+    for row in tables["alpha"].itertuples():
+        found["alpha", "not named", f"alpha_{row.variant.replace('.', '')}"] = row.score
+    for row in tables["llama2vec"].itertuples():
+        found["over-llama2vec", "not named", f"{row.variant}_retrieval"] = row.score
+    return found
+
+
+def test_anchor_numbers_are_those_of_the_published_tables():
+    tables, models = anchor_numbers(), {}
+    for entry in ANCHOR:
+        for model, numbers in entry.published.items():
+            assert set(numbers) == set(entry.names()), entry.id
+            own = entry.id.removeprefix("anchor-")
+            assert numbers == {name: tables[own, model, name] for name in numbers}, entry.id
+            models.setdefault(own, set()).add(model)
+    assert models.keys() == {own for own, _, _ in tables}
+    for own, named in models.items():
+        assert named == {model for other, model, _ in tables if other == own}, own
+
+
+@pytest.mark.parametrize("entry", NV_EMBED + LENS + CAUSAL2VEC + ANCHOR, ids=lambda entry: entry.id)
 def test_rules_hold_on_the_papers_own_numbers_of_every_model(entry):
     verdicts = {model: judge(entry, numbers, scale="paper").verdict for model, numbers in entry.published.items()}
     assert set(verdicts.values()) == {"reproduced"}, verdicts
