@@ -12,10 +12,12 @@ from test_notebooks import SPOILS
 from test_notebooks import said as check_said
 from torch.nn import functional as F
 
-from workbook import checks
-from workbook.checks import causal2vec, lens, llm2vec, nv_embed
+import workbook
+from workbook import backbones, checks
+from workbook.checks import anchor, causal2vec, lens, llm2vec, nv_embed
 from workbook.errors import InvalidValueError
 from workbook.modules import Lexicon
+from workbook.objectives import Reconstruction
 from workbook.training.curation import mine
 
 
@@ -486,5 +488,115 @@ def test_exercises_of_notebook_05(capsys, check, right, wrong):
 @pytest.mark.parametrize(("check", "right"), [(causal2vec.exercise_1, inject), (causal2vec.exercise_2, represent)])
 @pytest.mark.parametrize("spoil", SPOILS)
 def test_spoilt_answers_of_notebook_05(check, right, spoil):
+    """As for the solutions of every notebook."""
+    assert "not yet." in check_said(check, [spoil(right)])
+
+
+# The exercises of notebook 06
+
+
+def lay_out(anchor, ids, table):
+    return torch.cat([anchor.unsqueeze(0), table[ids[:-1]]]), ids
+
+
+def inputs(make):
+    """The answer with other inputs."""
+    return lambda anchor, ids, table: (make(anchor.unsqueeze(0), table[ids], table), ids)
+
+
+def labels(make):
+    """The answer with other labels."""
+    return lambda anchor, ids, table: (lay_out(anchor, ids, table)[0], make(ids))
+
+
+def both_directions(documents, queries, alpha):
+    return alpha * torch.cat(documents).mean() + (1 - alpha) * torch.cat(queries).mean()
+
+
+def of_means(rows):
+    return torch.stack([row.mean() for row in rows])
+
+
+@pytest.mark.parametrize(
+    ("check", "right", "wrong"),
+    [
+        (
+            anchor.exercise_1,
+            lay_out,
+            {
+                "the last word read too": inputs(lambda a, w, t: torch.cat([a, w])),
+                "no anchor": inputs(lambda a, w, t: w),
+                "the anchor last": inputs(lambda a, w, t: torch.cat([w[:-1], a])),
+                "the anchor in place of the last word": inputs(lambda a, w, t: torch.cat([w[1:], a])),
+                "the first word not read": inputs(lambda a, w, t: torch.cat([a, w[1:]])),
+                "the anchor added to every word": inputs(lambda a, w, t: w + a),
+                "the anchor before every word": inputs(
+                    lambda a, w, t: torch.stack([a.expand_as(w), w], 1).flatten(0, 1)
+                ),
+                "the anchor at length 1": inputs(lambda a, w, t: torch.cat([F.normalize(a, dim=1), w[:-1]])),
+                "a word between": inputs(lambda a, w, t: torch.cat([a, t[2:3], w[:-1]])),
+                "still a batch": inputs(lambda a, w, t: torch.cat([a, w[:-1]]).unsqueeze(0)),
+                "labels shifted": labels(lambda ids: ids.roll(-1)),
+                "the first word not predicted": labels(lambda ids: ids[1:]),
+                "the last word not predicted": labels(lambda ids: ids[:-1]),
+                "a place for the anchor": labels(lambda ids: F.pad(ids, (1, 0), value=-100)),
+                "EOS predicted": labels(lambda ids: F.pad(ids, (0, 1), value=2)),
+                "every word once": labels(lambda ids: ids.unique()),
+                "the other order": lambda *a: lay_out(*a)[::-1],
+            },
+        ),
+        (
+            anchor.exercise_2,
+            both_directions,
+            {
+                "alpha for the queries": lambda d, q, a: both_directions(q, d, a),
+                "no alpha": lambda d, q, a: torch.cat(d).mean() + torch.cat(q).mean(),
+                "alpha for both": lambda d, q, a: a * (torch.cat(d).mean() + torch.cat(q).mean()),
+                "the queries whole": lambda d, q, a: a * torch.cat(d).mean() + torch.cat(q).mean(),
+                "halves": lambda d, q, a: both_directions(d, q, 0.5),
+                "the default": lambda d, q, a: both_directions(d, q, 0.2),
+                "means of means": lambda d, q, a: a * of_means(d).mean() + (1 - a) * of_means(q).mean(),
+                "sums": lambda d, q, a: a * torch.cat(d).sum() + (1 - a) * torch.cat(q).sum(),
+                "sums of a pair": lambda d, q, a: (
+                    a * torch.cat(d).sum() / len(d) + (1 - a) * torch.cat(q).sum() / len(q)
+                ),
+                "all tokens together": lambda d, q, a: torch.cat([a * torch.cat(d), (1 - a) * torch.cat(q)]).mean(),
+                "the first rows": lambda d, q, a: both_directions(d[:1], q[:1], a),
+                "the documents alone": lambda d, q, a: torch.cat(d).mean(),
+                "negative": lambda d, q, a: -both_directions(d, q, a),
+            },
+        ),
+    ],
+    ids=["lay_out", "both_directions"],
+)
+def test_exercises_of_notebook_06(capsys, check, right, wrong):
+    reject(capsys, check, right, wrong)
+
+
+def test_the_exercises_are_what_the_objective_computes(capsys):
+    """The rows that a decoder reads, and the loss that it learns from."""
+    model = workbook.build("anchor", "tiny-llama", dtype="float32", device="cpu")
+    head, read = backbones.load_head("tiny-llama").float(), []
+    objective = Reconstruction(model, head, alpha=0.3)
+    sides = [model.preprocess(["ab", "abcd"]), model.preprocess(["what", "x"])]
+    handle = model[0].decoder.register_forward_pre_hook(
+        lambda module, arguments, options: read.append(options.get("inputs_embeds")), with_kwargs=True
+    )
+    loss = objective(sides)
+    handle.remove()
+    table, rows = model[0].decoder.get_input_embeddings().weight, []
+    for vectors, target, seen in zip(map(objective.vectors, sides), sides[::-1], read[1::2], strict=True):
+        rows.append([])
+        for row, (ids, own) in enumerate(zip(*objective.texts(target, "positive"), strict=True)):
+            given, predicted = lay_out(vectors[row], ids[own], table)
+            torch.testing.assert_close(seen[row, : len(given)], given)
+            states = model[0].decoder(inputs_embeds=given.unsqueeze(0)).last_hidden_state[0]
+            rows[-1].append(F.cross_entropy(head(states), predicted, reduction="none"))
+    torch.testing.assert_close(both_directions(*rows, 0.3), loss, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("check", "right"), [(anchor.exercise_1, lay_out), (anchor.exercise_2, both_directions)])
+@pytest.mark.parametrize("spoil", SPOILS)
+def test_spoilt_answers_of_notebook_06(check, right, spoil):
     """As for the solutions of every notebook."""
     assert "not yet." in check_said(check, [spoil(right)])
