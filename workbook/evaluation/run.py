@@ -90,7 +90,7 @@ def evaluate(
     label = name or model.model_card_data.model_name or "model"
     suite_name = suite if isinstance(suite, str) and suite in SUITES else "tasks"
     rows, outcomes = [], {}
-    with _undisturbed(), _cut_to(model, scale.max_length):
+    with _undisturbed(), cut_to(model, scale.max_length):
         from tqdm.auto import tqdm
 
         from .encoder import Encoder
@@ -319,7 +319,7 @@ def _best_similarity(predictions: dict[str, Any], gold: np.ndarray, metric: str)
 
 
 @contextlib.contextmanager
-def _cut_to(model: SentenceTransformer, max_length: int) -> Iterator[None]:
+def cut_to(model: SentenceTransformer, max_length: int) -> Iterator[None]:
     """Inputs of at most ``max_length`` tokens, inside this block."""
     before = [(part, part.max_seq_length) for part in _parts(model)]
     for part, length in before:

@@ -14,6 +14,7 @@ import pandas as pd
 from .. import methods, probes
 from ..corpora.authored import instructions, paraphrase_ladder, reviews, topics
 from ..corpora.docs import load_docs
+from ..evaluation.run import cut_to
 from ..methods import causal2vec
 from ..modules import ContextualPooling
 from ..templates import TEMPLATES
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 LAST, CONTEXTUAL, WHOLE = "last token", "contextual, last token", "causal2vec"
 """The rows of table 2: neither, the contextual token in the input, and both states in the vector."""
 
-TOKENS = (2, 4, 8)
-"""Numbers of contextual tokens beside one."""
+TOKENS = 8
+"""Contextual tokens beside one: the most of table 5."""
 
 _STAGE = ("contextual",)
 
@@ -79,25 +80,24 @@ def measured(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
         Tidy rows: ``what`` (``score``, ``loss``, ``recency`` or ``norm``), ``part`` (``whole``, or a half), ``task``
         (or the kind of texts), ``score``, ``low``, ``high`` and ``items``. The loss is in nats; recency is the share of
         the end, in per cent, in the movement of the vector when the end or the beginning of a document is exchanged;
-        a norm is the length of a half.
+        a norm is the length of a half. Texts are cut to the sizes' length, but for recency, which needs their ends.
 
     Source: Causal2Vec, table 2, section 3.2 and appendix C.1; recency and the halves alone are this project's.
     """
-    with read_once(model[0].decoder):
+    with read_once(model[0].decoder), cut_to(model, sizes.max_length):
         rows = [suite_docs(model, sizes).assign(what="score", part="whole")]
         rows.append(_one("loss", "whole", "docs", np.array([held_out_loss(model)])))
         if getattr(model[1], "representation", None) == "concat":
             for part, alone in halves(model).items():
                 rows.append(suite_docs(alone, sizes).assign(what="score", part=part))
+            for kind, (texts, instruction) in texts_by_kind(sizes).items():
+                vectors = model.encode(texts, prompt=instruction, show_progress_bar=False)
+                lengths = np.linalg.norm(vectors.reshape(len(texts), 2, -1), axis=2)
+                rows += [_one("norm", part, kind, lengths[:, n]) for n, part in enumerate(("context", "eos"))]
     documents = load_docs().split("test")["document"]
     long = documents[documents.str.split().str.len().between(25, 60)].head(sizes.probe_texts).tolist()
     moved = probes.recency(model, long).pivot(index="text", columns="window", values="movement")
     rows.append(_one("recency", "whole", "docs", (100 * moved[4] / (moved[0] + moved[4])).to_numpy()))
-    if getattr(model[1], "representation", None) == "concat":
-        for kind, (texts, instruction) in texts_by_kind(sizes).items():
-            vectors = model.encode(texts, prompt=instruction, show_progress_bar=False)
-            lengths = np.linalg.norm(vectors.reshape(len(texts), 2, -1), axis=2)
-            rows += [_one("norm", part, kind, lengths[:, n]) for n, part in enumerate(("context", "eos"))]
     columns = ["what", "part", "task", "score", "low", "high", "items"]
     return pd.concat(rows, ignore_index=True)[columns]
 
@@ -116,7 +116,6 @@ COMPONENTS = Experiment(
         last_token(LAST),
         variant(CONTEXTUAL, "eos"),
         variant(WHOLE),
-        variant("context alone", "context"),
         variant("Bi-EOS", "bi-eos"),
         last_token("last token, closed by EOS", closing="eos"),
         variant("causal2vec, closed by EOS", closing="eos"),
@@ -131,7 +130,7 @@ CHOICES = Experiment(
     what="Where the contextual token stands, how many there are, and what encoder makes them: suite docs, loss",
     variants=(
         variant("before the instruction", template="causal2vec-before"),
-        *(variant(f"{tokens} tokens", encoder_options={"tokens": tokens}) for tokens in TOKENS),
+        variant(f"{TOKENS} tokens", encoder_options={"tokens": TOKENS}),
         variant("trained encoder", encoder_options={"trainable": True}),
         variant("untrained encoder", encoder_options={"pretrained": False}),
     ),
