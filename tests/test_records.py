@@ -225,6 +225,15 @@ def test_a_curve_is_recorded_without_its_seconds(record):
     assert frame["mean"].nunique() == 2
 
 
+def test_a_curve_stands_behind_what_is_measured_at_the_end(record):
+    watch = Watch("two", 1, lambda model: {"two": 2.0})
+    frame = record(variants=(TRAINED,), watch=lambda sizes: watch).fill([0])
+    assert list(frame.columns) == ["variant", "seed", "text", "score", "stage", "step", "tokens", "two"]
+    assert list(frame["text"].dropna()) == [1, 2]
+    assert list(frame["step"].dropna()) == [0, 1, 2]
+    assert frame["two"].notna().equals(frame["text"].isna())
+
+
 def test_a_folder_that_cannot_be_written(record, tmp_path):
     (tmp_path / "runs").touch()
     with pytest.raises(OutputError, match="Could not write"):

@@ -11,6 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from .. import backbones, methods
 from ..corpora.docs import Docs, load_docs
 from ..corpora.roles import Roles, load_roles
@@ -22,7 +24,6 @@ from ..training.recipe import Recipe
 from ..training.teacher import teachers_sha256
 
 if TYPE_CHECKING:
-    import pandas as pd
     from sentence_transformers import SentenceTransformer
 
     from ..training import Watch
@@ -73,7 +74,7 @@ class Experiment:
         variants: The rows; those that are not trained are measured once, whatever the seeds.
         sizes: The sizes of evaluation, by scale of the training.
         measure: From the trained model and the sizes to tidy rows. None for a curve alone.
-        watch: From the sizes to what is measured while the last stage trains.
+        watch: From the sizes to what is measured while the last stage trains. None for the end alone.
         reads: What ``measure`` and ``watch`` measure on: the corpora ``docs`` and ``roles`` by name, files below
             ``data/`` by their paths there. When one of them changes, records are stale.
         live: The variants that are computed when a notebook reruns the experiment; all of them if none is named.
@@ -112,7 +113,7 @@ class Experiment:
         """Train and measure one cell.
 
         Returns:
-            Tidy rows: what ``measure`` gives, or the curve of ``watch``.
+            Tidy rows: what ``measure`` gives, and behind it the curve of ``watch``, which alone has ``step``.
         """
         from .. import training
 
@@ -129,7 +130,8 @@ class Experiment:
             if one
         ]
         model = methods.hybrid(*(one.model for one in trained)) if variant.beside else trained[0].model
-        return trained[0].curve if self.measure is None else self.measure(model, sizes)
+        parts = [self.measure(model, sizes)] if self.measure else []
+        return pd.concat([*parts, *([trained[0].curve] if self.watch else [])], ignore_index=True)
 
     def data(self, variant: Variant, scale: str, backbone: str) -> dict[str, dict[str, str]]:
         """Hex sha256 of all data behind a cell: ``trained_on`` by stage, ``measured_on`` by the names in ``reads``.

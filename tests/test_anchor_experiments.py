@@ -1,0 +1,65 @@
+"""What the experiments of notebook 06 measure, on a tiny backbone."""
+
+import numpy as np
+import pytest
+
+import workbook
+from workbook import evaluation, probes
+from workbook.experiments import anchor
+from workbook.scale import get_scale
+
+SIZES = get_scale("quick").model_copy(update={"max_length": 200, "queries": 8, "documents": 12, "texts": 12})
+
+
+@pytest.fixture(scope="module")
+def model():
+    return workbook.build("anchor", "tiny-llama", max_length=200)
+
+
+@pytest.fixture(scope="module")
+def rows(model):
+    return anchor.measured(model, SIZES)
+
+
+def test_losses_are_means_over_tokens(model, rows):
+    pairs, asked = anchor._pairs(64)
+    alone = probes.anchor_losses(model, pairs, asked)
+    for which in ("own", "shuffled"):
+        ours = rows[rows["what"] == which].set_index("task")["score"]
+        for direction, part in alone.groupby("direction"):
+            assert ours[direction] == pytest.approx(np.average(part[which], weights=part["tokens"]), abs=1e-4)
+
+
+def test_scores_are_those_of_suite_docs(model, rows):
+    alone = evaluation.evaluate(model, "docs", scale=SIZES, instructions="docs", progress=False).set_index("task")
+    ours = rows[rows["what"] == "score"].set_index("task")["score"]
+    assert ours[alone.index].tolist() == pytest.approx(alone["score"].tolist(), abs=1e-3)
+    assert ours["average"] == pytest.approx(alone["score"].mean(), abs=1e-3)
+
+
+def test_every_model_writes_the_same_texts_again(model, rows):
+    pairs, asked = anchor._pairs(anchor.WRITTEN)
+    written = rows[rows["what"] == "written"]
+    assert written["task"].tolist() == pairs["query"].tolist()
+    alone = probes.regenerated(model, pairs["query"].tolist(), asked, tokens=16)
+    assert written["text"].str.split().tolist() == [text.split() for text in alone]
+
+
+def test_a_stage_is_watched_by_what_its_claims_need(model):
+    watch = anchor.early(SIZES)
+    found = watch.measure(model)
+    assert {*found} == {"retrieval", "sts", "loss"}
+    assert 0 < found["loss"] < 20
+    assert all(-100 <= found[name] <= 100 for name in ("retrieval", "sts"))
+
+
+def test_variants_differ_in_their_first_stage_alone():
+    for experiment in anchor.EXPERIMENTS:
+        prints = [experiment.fingerprint(one, 0, "cpu", "smollm2-135m") for one in experiment.variants]
+        assert len({*prints}) == len(prints)
+    recipes = [one.recipe("cpu", "smollm2-135m") for one in anchor.EARLY.variants]
+    assert len({recipe.stages[-1].model_dump_json() for recipe in recipes}) == 1
+    weights = [recipe.stages[0].options.get("alpha") for recipe in recipes]
+    assert weights == [None, 0.2, 0.0, 1.0, 0.5, 0.8, None]
+    longer = anchor.STAGES.variant(anchor.LONGER).recipe("cpu", "smollm2-135m")
+    assert sum(stage.steps for stage in longer.stages) == sum(stage.steps for stage in recipes[1].stages)
