@@ -24,9 +24,10 @@ MORE = [*TEXTS, *(f"{text} again" for text in TEXTS)]
 
 @pytest.fixture
 def data(own, tmp_path):
-    """Arguments that give each stage its own data."""
+    """Arguments that give each stage of LLM2Vec its own data."""
     more = write_data(tmp_path, MORE, "more")
-    return [argument for stage, file in more.items() for argument in ("--data", f"{stage}={file}")]
+    stages = ("mntp", "simcse", "contrastive")
+    return [argument for stage in stages for argument in ("--data", f"{stage}={more[stage]}")]
 
 
 @pytest.fixture
