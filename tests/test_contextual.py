@@ -453,6 +453,18 @@ def test_other_poolings_and_hybrids(build, encoder):
     assert both.encode(NOTES, prompt=INSTRUCTION).shape == (len(NOTES), 32 + 64)
 
 
+def test_in_a_chat_the_token_stands_behind_the_opener():
+    """With an instruction and without; the closing mark is not pooled, EOS behind it is."""
+    tokenizer = tiny_tokenizer()
+    opener, asked, (a,), closer = (
+        tokenizer(text, add_special_tokens=False).input_ids for text in ("[INST]", "[INST] say", "a", " [/INST]")
+    )
+    for instruction, front in ((None, opener), ("say", asked)):
+        (row,) = TEMPLATES["causal2vec-chat"].encode(tokenizer, ["a"], instruction, 64, contextual_tokens=1)
+        assert row.input_ids == [1, *front, CONTEXT, a, *closer, 2]
+        assert row.pooling_mask == [0] * (len(front) + 2) + [1] + [0] * len(closer) + [1]
+
+
 # Odd inputs
 
 
@@ -468,6 +480,25 @@ def test_a_text_longer_than_the_encoder_reads_is_said_once(build):
         short = build(max_length=40)
         short.encode(["a" * 99])  # as short as was asked for
     assert short.preprocess(["a" * 99])["encoder.input_ids"].shape == (1, 40)
+
+
+def test_a_text_that_the_encoder_alone_cuts_is_said_too():
+    """MiniLM has more tokens for this than the decoder, which reads all of it within the same length."""
+    model, text = workbook.build("causal2vec", max_length=48), "numpy.ndarray " * 8
+    assert len(model[0].encode_texts([text])[0].input_ids) < 48
+    with pytest.warns(UserWarning, match="The encoder reads the first 48 of its tokens, the decoder 48 of its own"):
+        assert model.preprocess([text])["encoder.input_ids"].shape == (1, 48)
+
+
+@torch.no_grad()
+def test_a_text_that_is_empty_to_the_encoder_alone():
+    """MiniLM's tokenizer drops control characters and blanks of no width; the decoder's reads them."""
+    model = workbook.build("causal2vec")
+    features = model.preprocess(["", "\u200b", "\x00\x01", "\ufeff"])
+    assert features["encoder.attention_mask"].sum(dim=1).tolist() == [2] * 4
+    tokens = model[0](features)["context"]
+    close(tokens, tokens[:1].expand_as(tokens), atol=1e-4)
+    assert len({tuple(row) for row in features["input_ids"].tolist()}) == 4
 
 
 def test_an_empty_text_has_a_token(build):
@@ -503,7 +534,7 @@ def test_an_encoder_without_states(tmp_path):
         ({"encoder": "minilmm"}, UnknownNameError, "Did you mean 'minilm'"),
         ({"encoder": None, "encoder_options": {"tokens": 2}}, UnknownNameError, "option of encoder 'tokens'"),
         ({"template": "eos"}, InvalidValueError, r"template: expected \{context\} as one of its pieces.*causal2vec-be"),
-        ({"template": "causal2vec-after"}, UnknownNameError, "Did you mean 'causal2vec-before'"),
+        ({"template": "causal2vec-befor"}, UnknownNameError, "Did you mean 'causal2vec-before'"),
         ({"pooling_options": {"representation": "bos"}}, UnknownNameError, "Did you mean 'eos'|concat, eos"),
         ({"pooling": "mean", "pooling_options": {"representation": "eos"}}, UnknownNameError, "option of mean pooling"),
     ],

@@ -356,8 +356,17 @@ TEMPLATES: dict[str, Template] = {
         instructed=_pieces(_BOS, _CONTEXT, ("{instruction} ", False), ("{text}", True), ("{eos}", True)),
         plain=_pieces(_BOS, _CONTEXT, ("{text}", True), ("{eos}", True)),
     ),
-    # The same with examples, in the form of icl ("w/ ICL" in table 1). They are read as text, without contextual tokens
-    # of their own, and the query's token stands where its own words begin: the paper does not say.
+    # The same in a chat of Llama 2 or Mistral, as the paper reads its 7B models (appendix A.1). Where the contextual
+    # token stands is not said; here the opener is in front of it, with the instruction.
+    "causal2vec-chat": Template(
+        write_bos=True,
+        instructed=_pieces(
+            _BOS, ("[INST] {instruction}", False), _CONTEXT, ("{text}", True), (" [/INST]", False), ("{eos}", True)
+        ),
+        plain=_pieces(_BOS, ("[INST]", False), _CONTEXT, ("{text}", True), (" [/INST]", False), ("{eos}", True)),
+    ),
+    # With examples, in the form of icl ("w/ ICL" in table 1). They are read as text, without contextual tokens of their
+    # own, and the query's token stands where its own words begin: the paper does not say.
     "causal2vec-icl": Template(
         write_bos=True,
         instructed=_pieces(

@@ -1,7 +1,8 @@
 """The experiments of notebook 05: what the contextual token adds, how it is made, and what each half of the vector is.
 
 Every text is closed by the opening of a chat's answer, except where EOS itself is the question: in the default backbone
-the state of EOS holds next to nothing of a text, and no training of minutes changes that.
+the state of EOS holds next to nothing of a text, and these trainings seldom change that; see
+:data:`workbook.methods.causal2vec.SIZES`.
 """
 
 from __future__ import annotations

@@ -34,12 +34,11 @@ SIZES = {
 
 Not said there: the layers that get an adapter, and its dropout, which are LLM2Vec's here.
 
-What it took for last-token pooling to learn at ``cpu``: less other steps than another last token. Closed by EOS,
+What it took for last-token pooling to learn at ``cpu``: not more steps but another last token. Closed by EOS,
 SmolLM2-135M hardly leaves a guess (on held-out pairs, by seed, a loss of 3.3, 3.3 and 2.5; log 32 is 3.5); closed by
-its chat's answer opening, it comes to 1.6 under each, with the same rate, steps and pairs. ``build(..,
-closing="answer")`` closes texts so, which is also how the paper reads the chat models that it trains, between [INST]
-and [/INST]. With the contextual token the same steps come to 2.1; at half the rate, enough for the last token alone, to
-2.6 in training.
+its chat's answer opening, it comes to 1.6 under each, with the same rate, steps and pairs; with the contextual token,
+to 2.1. That is ``build(.., closing="answer")``, this project's choice: in equation 2 EOS closes a text, and for the
+chat models of 7B too, behind [/INST] (template ``causal2vec-chat``).
 """
 
 SMALL = {

@@ -36,9 +36,9 @@ class ContextualTokens(SavedModule):
     """From an encoder's states to tokens in a decoder's word-embedding space.
 
     One token is C = W2 gelu(W1 h), where h is the mean of the encoder's states. Several are read by queries that are
-    trained, through one layer of cross-attention with the encoder's heads, and go through the same MLP. There are no
-    biases, as in the equation, and gelu is exact. The linear layers begin as torch's do, like those of LLaVA, which the
-    paper follows: it does not say. Weights are float32 beside a decoder and an encoder of any dtype.
+    trained, through one layer of cross-attention with the encoder's heads, and go through the same MLP. It has no
+    biases, as in the equation, and its gelu is exact. The linear layers begin as torch's do, like those of LLaVA, which
+    the paper follows: it does not say. Weights are float32 beside a decoder and an encoder of any dtype.
 
     Args:
         encoder_dimension: Width k of the encoder's states.
@@ -91,8 +91,9 @@ class ContextualDecoder(Decoder):
     scaled as they are, so that it is made like a row of their table.
 
     The encoder is frozen, and its dropout off, unless it is ``trainable``: then it trains as the decoder does, by
-    adapters of its own or as a whole. It reads no more than ``max_length`` of its own tokens; where it can't read that
-    many, texts that it cuts are said, once.
+    adapters of its own or as a whole. It reads no more than ``max_length`` of its own tokens, and says once that it
+    cuts a text of which the decoder reads more. A text of which its tokenizer keeps nothing has the token of an empty
+    one.
 
     Args:
         decoder: As of :class:`Decoder`.
@@ -140,8 +141,7 @@ class ContextualDecoder(Decoder):
         if measured != "bidirectional":
             raise AttentionError(
                 f"encoder: expected bidirectional attention, measured {measured} in {encoder.config.name_or_path!r}. "
-                "A contextual token from it would tell no more than the text's last words: name an encoder, such as "
-                "minilm."
+                "Each of its states would know no more than what stands before it: name an encoder, such as minilm."
             )
         self.encoder = encoder.requires_grad_(trainable)
         self.encoder_tokenizer = encoder_tokenizer
@@ -190,12 +190,16 @@ class ContextualDecoder(Decoder):
         ]
         limit = min(self.max_length, self.encoder_tokenizer.model_max_length)
         own = self.encoder_tokenizer(texts, truncation=True, max_length=limit, padding=True, return_tensors="pt")
-        if limit < self.max_length and not self._told and any(one.overflowing for one in own.encodings):
+        read = features["attention_mask"].sum(dim=1).tolist()  # a row that is full may have been cut itself
+        if not self._told and any(
+            one.overflowing and min(limit, tokens) < self.max_length
+            for one, tokens in zip(own.encodings, read, strict=True)
+        ):
             self._told = True
             warnings.warn(
-                f"The encoder reads the first {limit} of its tokens, the decoder {self.max_length}: of a longer text "
-                "the contextual token does not know the end. Set max_length to the encoder's, or name one that reads "
-                "more. (Said once.)",
+                f"The encoder reads the first {limit} of its tokens, the decoder {self.max_length} of its own: of some "
+                "text the contextual token does not know the end. Set max_length to what both read, or name an encoder "
+                "that reads more. (Said once.)",
                 stacklevel=2,
             )
         return features | {_OWN + name: value for name, value in own.items()}
@@ -288,7 +292,7 @@ class ContextualPooling(Module):
 
     ``concat`` is the mean of the contextual tokens' states, which for one token is its state, then the state of the
     last pooled token, EOS. ``eos`` and ``context`` are one of both alone. ``bi-eos`` takes the contextual tokens as
-    they went into the decoder, and then the state of EOS. Nothing is scaled, so that the longer part weighs more in a
+    the MLP makes them, and then the state of EOS. Nothing is scaled, so that the longer part weighs more in a
     cosine: in the paper that is EOS.
 
     Args:
