@@ -190,18 +190,17 @@ class ContextualDecoder(Decoder):
         ]
         limit = min(self.max_length, self.encoder_tokenizer.model_max_length)
         own = self.encoder_tokenizer(texts, truncation=True, max_length=limit, padding=True, return_tensors="pt")
-        read = features["attention_mask"].sum(dim=1).tolist()  # a row that is full may have been cut itself
-        if not self._told and any(
-            one.overflowing and min(limit, tokens) < self.max_length
-            for one, tokens in zip(own.encodings, read, strict=True)
-        ):
-            self._told = True
-            warnings.warn(
-                f"The encoder reads the first {limit} of its tokens, the decoder {self.max_length} of its own: of some "
-                "text the contextual token does not know the end. Set max_length to what both read, or name an encoder "
-                "that reads more. (Said once.)",
-                stacklevel=2,
-            )
+        if not self._told and any(one.overflowing for one in own.encodings):
+            read = features["attention_mask"].sum(dim=1).tolist()  # a row that is full may have been cut itself
+            cut = [tokens for one, tokens in zip(own.encodings, read, strict=True) if one.overflowing]
+            self._told = min(limit, *cut) < self.max_length
+            if self._told:
+                warnings.warn(
+                    f"The encoder reads the first {limit} of its tokens, the decoder {self.max_length} of its own: of "
+                    "some text the contextual token does not know the end. Set max_length to what both read, or name "
+                    "an encoder that reads more. (Said once.)",
+                    stacklevel=2,
+                )
         return features | {_OWN + name: value for name, value in own.items()}
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
