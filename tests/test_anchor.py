@@ -90,14 +90,17 @@ def test_what_is_known_by_heart_is_written(overfit, batch_size):
     assert [text[: len(known)] for text, known in zip(written, PAIRS["query"], strict=True)] == [*PAIRS["query"]]
 
 
+@pytest.mark.parametrize("write_bos", [False, True])
 @pytest.mark.parametrize("backbone", ["tiny-llama", "tiny-mistral", "tiny-qwen2"])
-def test_each_token_is_the_likeliest_after_all_before(backbone):
+def test_each_token_is_the_likeliest_after_all_before(backbone, write_bos):
     """A second implementation, without a cache, which reads everything again at each step."""
     model = tiny("anchor", backbone)
     whole = backbones.load_decoder(backbone, dtype="float32", device="cpu", lm_head=True)
     texts, expected = PAIRS["document"].tolist(), []
     for text in texts:
         read = torch.from_numpy(model.encode([text], prompt="Find it")).unsqueeze(1)
+        if write_bos and (bos := model.tokenizer.bos_token_id) is not None:
+            read = torch.cat([model[0].decoder.get_input_embeddings()(torch.tensor([[bos]])), read], dim=1)
         ids = []
         for _ in range(6):
             states = model[0].decoder(inputs_embeds=read).last_hidden_state
@@ -106,7 +109,7 @@ def test_each_token_is_the_likeliest_after_all_before(backbone):
         end = model.tokenizer.eos_token_id
         ids = ids[: ids.index(end)] if end in ids else ids
         expected.append(model.tokenizer.decode(ids, skip_special_tokens=True))
-    assert regenerated(model, texts, "Find it", tokens=6) == expected
+    assert regenerated(model, texts, "Find it", tokens=6, write_bos=write_bos) == expected
     assert len(set(expected)) > 1
 
 
@@ -146,13 +149,14 @@ def test_a_trained_model_heeds_its_anchor(overfit):
     assert table["own"].mean() == pytest.approx(value, abs=0.1)
 
 
-def test_own_is_the_loss_of_the_objective(overfit):
+@pytest.mark.parametrize("write_bos", [False, True])
+def test_own_is_the_loss_of_the_objective(overfit, write_bos):
     """By direction, whatever the batches, and with an instruction, which only queries have."""
     model, head, _ = overfit
     given = [model.preprocess(PAIRS["query"].tolist(), prompt="Find it"), model.preprocess(PAIRS["document"].tolist())]
-    expected = [Reconstruction(model, head, alpha)(given).item() for alpha in (1, 0)]
+    expected = [Reconstruction(model, head, alpha, write_bos=write_bos)(given).item() for alpha in (1, 0)]
     for batch_size in (1, 4, 32):
-        table = means(anchor_losses(model, PAIRS, "Find it", head=head, batch_size=batch_size))
+        table = means(anchor_losses(model, PAIRS, "Find it", write_bos=write_bos, head=head, batch_size=batch_size))
         np.testing.assert_allclose(table["own"], expected, atol=1e-4)
 
 
@@ -198,7 +202,7 @@ def test_a_stage_that_leaves_the_head_alone_is_measured_with_it(own):
     made = trained(stage.model_copy(update=longer), model=tiny("anchor"))
     pairs = pd.read_json(own["reconstruction"], lines=True).rename(columns={"positive": "document"})
     assert made.history["loss"].iloc[-1] < made.history["loss"].iloc[0] - 2
-    expected = means(anchor_losses(made.model, pairs))["own"].to_numpy() @ [0.2, 0.8]
+    expected = means(anchor_losses(made.model, pairs, write_bos=True))["own"].to_numpy() @ [0.2, 0.8]
     assert made.history["loss"].iloc[-1] == pytest.approx(expected, abs=0.1)
 
 

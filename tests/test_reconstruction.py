@@ -1,3 +1,4 @@
+import copy
 import json
 
 import pytest
@@ -73,7 +74,7 @@ def laid_out(model, text, instruction=None):
     return torch.tensor([model[0].encode_texts([text], instruction)[0].input_ids])
 
 
-def naive(model, whole, alpha=0.2, shift=0):
+def naive(model, whole, alpha=0.2, shift=0, write_bos=False):
     """The loss by equations 1 to 5; ``shift`` takes the anchors of other rows."""
     tokenizer, table = model.tokenizer, whole.get_input_embeddings()
     given = [[(text, INSTRUCTION) for text in QUERIES], [(text, None) for text in DOCUMENTS]]
@@ -84,21 +85,23 @@ def naive(model, whole, alpha=0.2, shift=0):
             text, instruction = source[(row + shift) % len(source)]
             words = ids_of(tokenizer, target[row][0])
             read = torch.cat([anchor(whole, laid_out(model, text, instruction)), table(words)], dim=1)
-            logits = whole(inputs_embeds=read).logits[:, :-1]
+            if write_bos and tokenizer.bos_token_id is not None:
+                read = torch.cat([table(torch.tensor([[tokenizer.bos_token_id]])), read], dim=1)
+            logits = whole(inputs_embeds=read).logits[:, -words.shape[1] - 1 : -1]
             found.append(F.cross_entropy(logits[0], words[0], reduction="none"))
         losses.append(torch.cat(found).mean())
     return alpha * losses[0] + (1 - alpha) * losses[1]
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize(("side", "write_bos"), [("left", False), ("right", False), ("left", True), ("right", True)])
 @pytest.mark.parametrize("backbone", backbones.TINY)
-def test_against_pairs_one_by_one(backbone, side, monkeypatch):
+def test_against_pairs_one_by_one(backbone, side, write_bos):
     model = chain(backbone)
     model[0].tokenizer.padding_side = side
     whole = whole_model(model, backbone)
     head = None if whole.config.tie_word_embeddings else whole.get_output_embeddings()
-    loss = Reconstruction(model, head)(sides(model))
-    expected = naive(model, whole)
+    loss = Reconstruction(model, head, write_bos=write_bos)(sides(model))
+    expected = naive(model, whole, write_bos=write_bos)
     torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
     assert loss.dtype == torch.float32
     got = gradients(loss, model[0].decoder)
@@ -108,7 +111,10 @@ def test_against_pairs_one_by_one(backbone, side, monkeypatch):
         assert_relative(got[name], wanted[name], 1e-4)
 
 
-@pytest.mark.parametrize("closing", ["eos", "answer"])
+CLOSINGS = {"eos": "<|im_end|>", "answer": "<|im_start|>assistant\n", "keywords": "\nKeywords:"}
+
+
+@pytest.mark.parametrize("closing", CLOSINGS)
 def test_closings_on_a_real_tokenizer(closing, smollm2):
     """The anchor is the state of the last token that closes the text; the words are the text's own in either case."""
     model = workbook.build("last-token", smollm2, attention=smollm2[0].attention, closing=closing)
@@ -122,9 +128,8 @@ def test_closings_on_a_real_tokenizer(closing, smollm2):
         states = model[0]({**document})["token_embeddings"]
         row = states[1][document["attention_mask"][1].bool()]
         torch.testing.assert_close(loss.vectors(document)[1], row[-1], atol=1e-4, rtol=1e-4)
-        assert model.tokenizer.decode(document["input_ids"][1][document["attention_mask"][1].bool()]).endswith(
-            "<|im_end|>" if closing == "eos" else "<|im_start|>assistant\n"
-        )
+        written = model.tokenizer.decode(document["input_ids"][1][document["attention_mask"][1].bool()])
+        assert written.endswith(CLOSINGS[closing])
 
 
 @pytest.mark.parametrize("method", ["mean", "echo"])
@@ -138,9 +143,11 @@ def test_any_vector_as_wide_as_the_states_is_an_anchor(method):
 # Layout
 
 
-@pytest.mark.parametrize("kind", [Reconstruction, LLaMA2Vec])
-def test_padding_changes_nothing(model, kind):
-    loss, given = objective(model, kind), sides(model)
+@pytest.mark.parametrize(
+    ("kind", "options"), [(Reconstruction, {}), (Reconstruction, {"write_bos": True}), (LLaMA2Vec, {})]
+)
+def test_padding_changes_nothing(model, kind, options):
+    loss, given = objective(model, kind, **options), sides(model)
     reference = loss(given)
     wanted = gradients(reference, model)
     for left, right in ((5, 0), (0, 5), (2, 3)):
@@ -155,6 +162,15 @@ def test_padding_changes_nothing(model, kind):
         torch.testing.assert_close(again, reference, atol=1e-6, rtol=1e-6)
         for name, gradient in gradients(again, model).items():
             assert_relative(gradient, wanted[name], 1e-4)
+
+
+def test_a_tokenizer_without_bos_has_nothing_in_front(model):
+    given = sides(model)
+    losses = [objective(model, write_bos=one) for one in (False, True)]
+    assert abs(losses[0](given) - losses[1](given)) > 1e-4
+    model[0].tokenizer = copy.deepcopy(model.tokenizer)
+    model.tokenizer.bos_token = None
+    torch.testing.assert_close(losses[1](given), losses[0](given), atol=0, rtol=0)
 
 
 def test_words_follow_the_anchor_at_once(model):

@@ -277,31 +277,37 @@ def test_a_template_as_data():
 
 
 ANSWER = "<|im_end|>\n<|im_start|>assistant\n"
+KEYWORDS = "\nKeywords:"
 
 
 @pytest.mark.parametrize("name", ["eos", "causal2vec", "causal2vec-before", "icl"])
 @pytest.mark.parametrize("instruction", [None, "Find the note"])
-def test_an_answer_closes_a_text_where_eos_did(name, instruction):
+@pytest.mark.parametrize(("closing", "expected"), [("answer", ANSWER), ("keywords", KEYWORDS)])
+def test_another_closing_stands_where_eos_did(name, instruction, closing, expected):
     tokenizer = backbones.load_tokenizer(SMOL)
     template = get_template(name)
-    closed = Template.model_validate(template.model_dump() | {"closing": "answer"})
+    closed = Template.model_validate(template.model_dump() | {"closing": closing})
     plain, answered = (one.encode(tokenizer, ["a cat", "b"], instruction, 64, 1) for one in (template, closed))
     for before, after in zip(plain, answered, strict=True):
         assert before.input_ids[-1] == tokenizer.eos_token_id
         assert after.input_ids[: len(before.input_ids) - 1] == before.input_ids[:-1]
         assert (before.input_ids[0] == tokenizer.bos_token_id) is name.startswith("causal2vec")
-        assert tokenizer.decode(after.input_ids[len(before.input_ids) - 1 :]) == ANSWER
+        assert tokenizer.decode(after.input_ids[len(before.input_ids) - 1 :]) == expected
         # The last token is pooled as EOS was; the rest of the closing is not.
-        closing = len(after.input_ids) - len(before.input_ids) + 1
-        assert after.pooling_mask == [*before.pooling_mask[:-1], *[0] * (closing - 1), 1]
+        longer = len(after.input_ids) - len(before.input_ids)
+        assert after.pooling_mask == [*before.pooling_mask[:-1], *[0] * longer, 1]
 
 
-def test_a_cut_text_keeps_its_answer_opening():
+@pytest.mark.parametrize(("closing", "expected"), [("answer", ANSWER), ("keywords", KEYWORDS)])
+def test_a_cut_text_keeps_its_closing(closing, expected):
     tokenizer = backbones.load_tokenizer(SMOL)
-    template = Template.model_validate(get_template("eos").model_dump() | {"closing": "answer"})
+    template = Template.model_validate(get_template("eos").model_dump() | {"closing": closing})
     [cut] = template.encode(tokenizer, ["word " * 50], "Find", 20)
     assert len(cut.input_ids) == 20
-    assert tokenizer.decode(cut.input_ids).endswith("word" + ANSWER)
+    assert tokenizer.decode(cut.input_ids).endswith("word" + expected)
+    piecewise = Template.model_validate(get_template("echo").model_dump() | {"closing": closing})
+    [cut] = piecewise.encode(tokenizer, ["word " * 50], None, 1)  # of each piece
+    assert tokenizer.decode(cut.input_ids).endswith(expected)
 
 
 def test_a_closing_that_is_not_to_be_had():
@@ -309,15 +315,20 @@ def test_a_closing_that_is_not_to_be_had():
         build("last-token", "tiny-llama", closing="answer")
     with pytest.raises(InvalidValueError, match=r"a template that has no place for it, \{eos\}"):
         build("mean", SMOL, closing="answer")
-    with pytest.raises(InvalidValueError, match="'eos' or 'answer'"):
+    with pytest.raises(InvalidValueError, match="'eos', 'answer' or 'keywords'"):
         build("last-token", "tiny-llama", closing="end")
 
 
-def test_a_closing_is_saved(tmp_path):
-    model = build("last-token", SMOL, closing="answer", dtype="float32", device="cpu")
+def test_keywords_need_no_chat():
+    assert build("last-token", "tiny-llama", closing="keywords")[0].closes
+
+
+@pytest.mark.parametrize("closing", ["answer", "keywords"])
+def test_a_closing_is_saved(closing, tmp_path):
+    model = build("last-token", SMOL, closing=closing, dtype="float32", device="cpu")
     model.save(str(tmp_path / "saved"))
     again = SentenceTransformer(str(tmp_path / "saved"), trust_remote_code=True, device="cpu")
-    assert again[0].closing == "answer"
+    assert again[0].closing == closing
     torch.testing.assert_close(torch.tensor(again.encode(["a cat"])), torch.tensor(model.encode(["a cat"])))
 
 

@@ -104,7 +104,7 @@ def train(
     ] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Of the method's chain, such as closing=answer; may be repeated."),
+        typer.Option(metavar="NAME=VALUE", help="Of the method's chain, such as closing=keywords; may be repeated."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the training that OUTPUT holds.")] = False,
 ) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 CONTEXT = -1
 """The id of a contextual token, which is no word: no tokenizer gives it, and no table of word embeddings takes it."""
 _SPECIAL = ("{bos}", "{eos}", "{context}")
+_KEYWORDS = "\nKeywords:"
 
 
 class Piece(NamedTuple):
@@ -64,8 +65,9 @@ class Template(BaseModel):
         example: One of the ``{examples}``: a string with ``{instruction}``, ``{query}`` and ``{response}``.
         examples: By bare instruction, pairs of a query and its response; instructions that are not here have none. The
             length limit does not count their tokens, as published: the text is cut where it would be without them.
-        closing: What ``{eos}`` stands for: ``eos``, the end-of-text token; or ``answer``, what the tokenizer's chat
-            template writes after a user's words, up to where an answer would begin. Of it the last token is pooled.
+        closing: What ``{eos}`` stands for: ``eos``, the end-of-text token; ``answer``, what the tokenizer's chat
+            template writes after a user's words, up to where an answer would begin; or ``keywords``, a line that says
+            that the text's keywords follow. Where ``{eos}`` is pooled, of a closing the last token is.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -79,7 +81,7 @@ class Template(BaseModel):
     words_only: bool = Field(default=False, exclude_if=lambda value: not value)
     example: str = Field(default="", exclude_if=lambda value: not value)
     examples: dict[str, tuple[tuple[str, str], ...]] = Field(default={}, exclude_if=lambda value: not value)
-    closing: Literal["eos", "answer"] = Field(default="eos", exclude_if=lambda value: value == "eos")
+    closing: Literal["eos", "answer", "keywords"] = Field(default="eos", exclude_if=lambda value: value == "eos")
 
     @model_validator(mode="after")
     def _examples_are_found(self) -> Self:
@@ -111,7 +113,7 @@ class Template(BaseModel):
         tokenize piece by piece, which write it themselves, and wherever there is none. A special token spelt out in a
         text is read as that token, as in the published code. A text without any token is read as one EOS token, so that
         it still has a vector. What does not fit is cut from the right end of the text; instruction, examples, suffix
-        and EOS always stay.
+        and closing always stay.
 
         Args:
             tokenizer: A fast tokenizer.
@@ -128,26 +130,28 @@ class Template(BaseModel):
         pieces = self.instructed if instruction else self.plain
         if self.words_only:
             _refuse_markup(tokenizer, texts)
-        rows = [Encoded([], []) for _ in texts]
+        groups = self._groups(pieces, tokenizer)
         segments = [
             [[Token(CONTEXT, group[0].pooled)] * contextual_tokens] * len(texts)
             if group[0].string == "{context}"
             else self._segment(tokenizer, group, texts, instruction)
-            for group in self._groups(pieces, tokenizer)
+            for group in groups
         ]
-        for index, text in enumerate(texts):
-            parts = [segment[index] for segment in segments]
-            parts = self._cut(parts, max_length, text) if self.joint else [part[:max_length] for part in parts]
-            for part in parts:
-                for token in part:
-                    rows[index].input_ids.append(token.id)
-                    rows[index].pooling_mask.append(int(token.pooled))
+        rows = []
+        for text, *parts in zip(texts, *segments, strict=True):
+            if self.joint:
+                parts = self._cut(parts, max_length, text)
+            else:
+                limits = (None if group[0].string == "{eos}" else max_length for group in groups)
+                parts = [part[:limit] for part, limit in zip(parts, limits, strict=True)]
+            tokens = [token for part in parts for token in part]
+            rows.append(Encoded([token.id for token in tokens], [int(token.pooled) for token in tokens]))
         return rows
 
     def closes(self, tokenizer: PreTrainedTokenizerBase) -> bool:
         """Whether the last pooled token closes a text; else it is one of the text's own."""
         last = [next(piece for piece in reversed(form) if piece.pooled) for form in (self.instructed, self.plain)]
-        written = self.closing == "answer" or tokenizer.eos_token_id is not None
+        written = self.closing != "eos" or tokenizer.eos_token_id is not None
         return written and all(piece.string == "{eos}" for piece in last)
 
     def _groups(self, pieces: tuple[Piece, ...], tokenizer: PreTrainedTokenizerBase) -> list[list[Piece]]:
@@ -166,8 +170,9 @@ class Template(BaseModel):
         self, tokenizer: PreTrainedTokenizerBase, group: list[Piece], texts: Sequence[str], instruction: str
     ) -> list[list[Token]]:
         """Per text, the tokens of one group."""
-        if group[0].string == "{eos}" and self.closing == "answer":
-            *ids, last = tokenizer(answer_opening(tokenizer), add_special_tokens=False)["input_ids"]
+        if group[0].string == "{eos}" and self.closing != "eos":
+            closing = answer_opening(tokenizer) if self.closing == "answer" else _KEYWORDS
+            *ids, last = tokenizer(closing, add_special_tokens=False)["input_ids"]
             return [[*(Token(id_, pooled=False) for id_ in ids), Token(last, group[0].pooled)]] * len(texts)
         if group[0].string in ("{bos}", "{eos}"):
             token = tokenizer.bos_token_id if group[0].string == "{bos}" else tokenizer.eos_token_id

@@ -24,8 +24,8 @@ class Chain:
         attention: ``causal`` or ``bidirectional``.
         template: Name of a template, or a Template.
         max_length: Longest input in tokens.
-        closing: How a template closes a text where it says ``{eos}``: ``eos``, or ``answer``, with what the
-            backbone's chat template writes up to an answer; see :class:`~workbook.templates.Template`.
+        closing: How a template closes a text where it says ``{eos}``: ``eos``, ``answer`` or ``keywords``; see
+            :class:`~workbook.templates.Template`.
         examples: Of a template with a place for them: by bare instruction, pairs of a query and its response.
         encoder: Name of a bidirectional encoder that makes contextual tokens of a text; None for none.
         encoder_options: ``tokens``, ``pretrained``, ``prefix``, ``sees_instruction`` and ``trainable``, see

@@ -102,7 +102,7 @@ class Decoder(InputModule):
 
     @property
     def closing(self) -> str:
-        """How the template closes a text: ``eos``, or ``answer``, with the opening of a chat's answer.
+        """How the template closes a text: by ``eos``, the opening of a chat's ``answer``, or asking for ``keywords``.
 
         Raises:
             InvalidValueError: Another one, a template that closes nothing, or a tokenizer that opens no answer.

@@ -28,7 +28,7 @@ class Paired(Predicting):
     """An objective on pairs, each side one vector that has to tell tokens of a text.
 
     The vector is the chain's own, as it is, with its gradient: for last-token pooling the state of the last pooled
-    token after the final norm, be it EOS or the last token of a chat's answer opening. The tokens of a text are its
+    token after the final norm, be it EOS or the last token of another closing. The tokens of a text are its
     own, as far as they are pooled: instruction, BOS, closing and padding are none of them. So an instruction is read
     where a side is made into its vector, and it is never predicted, nor read by what predicts.
 
@@ -105,15 +105,19 @@ class Reconstruction(Paired):
     side and however much, stands behind them and is not read. EOS is not predicted, neither in the paper's sums nor in
     the released code.
 
+    The state of what stands first in a row is much the same whatever it says, so that a vector in that place may hardly
+    be read. With ``write_bos`` BOS stands first, and the vector behind it.
+
     The loss is alpha * Q2D + (1 - alpha) * D2Q, each the mean over all predicted tokens of the batch. At alpha 0 or 1
     the other direction is not computed. In memory it is bounded: logits are made for some positions at a time.
 
     Args:
         model, head, train_head: As for :class:`Paired`.
         alpha: Weight of the direction from query to document, 0 to 1.
+        write_bos: Put BOS in front of the vector wherever the tokenizer has one; the paper does not.
 
     Raises:
-        InvalidValueError: An alpha outside its range, or as :class:`Paired`.
+        InvalidValueError: An alpha outside its range, a ``write_bos`` that is no bool, or as :class:`Paired`.
 
     Source: Anchor, section 3.2, algorithm 1, equations 3 to 5. The equations sum over the tokens of a pair, algorithm 1
     has a cross-entropy, which in the released code is the mean over the batch. That code pads on the left, between the
@@ -126,12 +130,15 @@ class Reconstruction(Paired):
         head: nn.Linear | None = None,
         alpha: float = 0.2,
         *,
+        write_bos: bool = False,
         train_head: bool = False,
     ):
         super().__init__(model, head, train_head=train_head)
         if isinstance(alpha, bool) or not isinstance(alpha, Real) or not 0 <= alpha <= 1:
             raise InvalidValueError("alpha", "a weight, at least 0 and at most 1", alpha)
-        self.alpha = alpha
+        if not isinstance(write_bos, bool):
+            raise InvalidValueError("write_bos", "True or False", write_bos)
+        self.alpha, self.write_bos = alpha, write_bos
 
     def forward(
         self, sentence_features: Iterable[dict[str, torch.Tensor]], labels: torch.Tensor | None = None
@@ -172,16 +179,33 @@ class Reconstruction(Paired):
             InvalidValueError: A text without any token.
         """
         ids, own = self.texts(target, name)
-        words = self.decoder_module.decoder.get_input_embeddings()(ids[:, :-1])
-        read = torch.cat([vectors.to(words.dtype).unsqueeze(1), words], dim=1)
+        front = self.in_front(vectors)
+        read = torch.cat([front, self.decoder_module.decoder.get_input_embeddings()(ids[:, :-1])], dim=1)
+        mask = torch.cat([own.new_ones(front.shape[:2]), own[:, 1:]], dim=1).long()
         # Through the whole model, not its decoder alone: a distributed wrapper synchronises gradients only so.
-        states = self.model({"inputs_embeds": read, "attention_mask": own.long()})["token_embeddings"]
+        states = self.model({"inputs_embeds": read, "attention_mask": mask})["token_embeddings"]
+        states = states[:, front.shape[1] - 1 :]  # that of the vector says the first word
         made = token_losses(states[own], ids[own].unsqueeze(1), *self.projection())
         return made.new_zeros(ids.shape).masked_scatter(own, made), own
 
+    def in_front(self, vectors: torch.Tensor) -> torch.Tensor:
+        """What the decoder reads in front of the words, as embeddings (batch, 1 or 2, dim): with ``write_bos``
+        BOS, if there is one, and then the vector.
+
+        Args:
+            vectors: (batch, dim), any floating dtype; the embeddings have the decoder's.
+        """
+        table = self.decoder_module.decoder.get_input_embeddings()
+        front = vectors.to(table.weight.dtype).unsqueeze(1)
+        bos = self.decoder_module.tokenizer.bos_token_id
+        if not self.write_bos or bos is None:
+            return front
+        ids = torch.full((len(vectors), 1), bos, device=vectors.device)
+        return torch.cat([table(ids), front], dim=1)
+
     def get_config_dict(self) -> dict[str, Any]:
         """What the model card says of the loss."""
-        return {"alpha": self.alpha}
+        return {"alpha": self.alpha, "write_bos": self.write_bos}
 
 
 class LLaMA2Vec(Paired):

@@ -30,10 +30,11 @@ def regenerated(
     instruction: str | None = None,
     *,
     tokens: int = 32,
+    write_bos: bool = False,
     head: nn.Linear | None = None,
     batch_size: int = 32,
 ) -> list[str]:
-    """What the language model writes when it reads nothing but a text's vector, in the place of a first word.
+    """What the language model writes when it reads nothing but a text's vector, in place of a first word or behind BOS.
 
     The likeliest token is taken at each step, so the same vectors give the same texts. A model that was trained to
     reconstruct never learnt where a text ends: what it writes ends with EOS, if that is ever the likeliest, or after
@@ -44,6 +45,8 @@ def regenerated(
         texts: Strings.
         instruction: The bare task instruction in front of every text, or None for none.
         tokens: The most that are written.
+        write_bos: Whether the vector stands behind BOS. It has to be what the model was trained with: Anchor's recipes
+            say True at every scale but ``paper``.
         head: The language-model head of a backbone without tied weights; the backbone's own if not given. One that
             trained beside the model is not saved with it.
         batch_size: Texts a batch.
@@ -60,7 +63,7 @@ def regenerated(
     """
     if type(tokens) is not int or tokens < 1:
         raise InvalidValueError("tokens", "a whole number from 1", tokens)
-    module, objective = decoder_of(model, texts), _objective(model, head)
+    module, objective = decoder_of(model, texts), _objective(model, head, write_bos)
     vectors = model.encode(
         list(texts), prompt=instruction, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False
     )
@@ -78,7 +81,7 @@ def _greedy(objective: Reconstruction, vectors: torch.Tensor, tokens: int) -> to
     """
     decoder = objective.decoder_module.decoder
     table, (weight, _) = decoder.get_input_embeddings(), objective.projection()  # a bound changes no order
-    read, cache, written = vectors.to(table.weight.dtype).unsqueeze(1), None, []
+    read, cache, written = objective.in_front(vectors), None, []
     for _ in range(tokens):
         made = decoder(inputs_embeds=read, past_key_values=cache, use_cache=True)
         cache = made.past_key_values
@@ -93,6 +96,7 @@ def anchor_losses(
     pairs: pd.DataFrame,
     instruction: str | None = None,
     *,
+    write_bos: bool = False,
     head: nn.Linear | None = None,
     batch_size: int = 32,
 ) -> pd.DataFrame:
@@ -106,7 +110,7 @@ def anchor_losses(
         model: As for :func:`regenerated`.
         pairs: Columns query and document, one row a pair, two rows at least.
         instruction: The bare task instruction in front of every query, or None for none.
-        head: As for :func:`regenerated`.
+        write_bos, head: As for :func:`regenerated`.
         batch_size: Texts a batch.
 
     Returns:
@@ -126,7 +130,7 @@ def anchor_losses(
     if len(pairs) < 2:
         raise InvalidValueError("pairs", "at least two, since a vector is exchanged for another's", len(pairs))
     sides = {"query": pairs["query"].tolist(), "document": pairs["document"].tolist()}
-    module, objective = decoder_of(model, sides["query"]), _objective(model, head)
+    module, objective = decoder_of(model, sides["query"]), _objective(model, head, write_bos)
     rows = []
     for direction in DIRECTIONS:
         source, target = direction.split(" to ")
@@ -151,9 +155,9 @@ def anchor_losses(
     return pd.DataFrame(rows, columns=["direction", "pair", "tokens", "own", "shuffled"])
 
 
-def _objective(model: SentenceTransformer, head: nn.Linear | None) -> Reconstruction:
+def _objective(model: SentenceTransformer, head: nn.Linear | None, write_bos: bool) -> Reconstruction:
     """The objective, for what it knows of a model, with the backbone's own head where one is needed."""
     decoder = model[0].decoder
     if head is None and not decoder.config.tie_word_embeddings:
         head = backbones.load_head(decoder.config.name_or_path)
-    return Reconstruction(model, head, train_head=False).to(model.device)
+    return Reconstruction(model, head, write_bos=write_bos).to(model.device)
