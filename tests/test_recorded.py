@@ -62,7 +62,7 @@ def test_the_records_of_the_project():
     assert list(problems(RECORDED)) == []
 
 
-UNREAD = ("05_components", "05_choices", "06_stages", "06_early")
+UNREAD = ("06_stages", "06_early")
 """Experiments without a record, which no notebook reads yet."""
 
 
