@@ -1,7 +1,7 @@
 """The experiments of notebook 06: what reconstruction teaches the last token, and what contrastive training does then.
 
-Texts are closed by the line that asks for their keywords, and vectors are read behind BOS: see
-:data:`workbook.methods.anchor.SIZES`.
+Texts are closed by the line that asks for their keywords, but for a control that EOS closes as in the paper, and
+vectors are read behind BOS: see :data:`workbook.methods.anchor.SIZES`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 UNTRAINED, BASELINE, LLAMA2VEC = "untrained", "contrastive alone", "LLaMA2Vec"
 LONGER, AS_MANY_PAIRS = "contrastive, as many steps", "contrastive, as many pairs"
 D2Q, BOTH, Q2D = "only D2Q", "Anchor", "only Q2D"
+BY_EOS = "Anchor, closed by EOS"
 ALPHAS = {D2Q: 0.0, BOTH: anchor.ALPHA, "alpha 0.5": 0.5, "alpha 0.8": 0.8, Q2D: 1.0}
 """Weight of the direction from query to document, by variant."""
 
@@ -106,6 +107,7 @@ STAGES = Experiment(
     variants=(
         _variant(UNTRAINED, ()),
         *_reconstructed(("reconstruction",), (BOTH, D2Q, Q2D)),
+        Variant(BY_EOS, "anchor", ("reconstruction",)),
         _variant(AS_MANY_PAIRS, ("contrastive",), partial(anchor.contrastive_alone, by="pairs")),
         _variant(LONGER, ("contrastive",), anchor.contrastive_alone),
     ),
