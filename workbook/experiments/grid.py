@@ -26,7 +26,7 @@ from ..training.teacher import teachers_sha256
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from ..training import Watch
+    from ..training import Trained, Watch
 
 
 SUITE_DOCS = (
@@ -49,6 +49,7 @@ class Variant:
         options: Of ``workbook.build``, such as another attention.
         other: From the names of a scale and of a backbone to a recipe in place of the method's own.
         beside: Another variant, trained under the same seed: what is measured is the hybrid of both.
+        after: Another variant, trained under the same seed before this one, which begins with its decoder.
     """
 
     name: str
@@ -57,11 +58,25 @@ class Variant:
     options: Mapping[str, Any] = field(default_factory=dict)
     other: Callable[[str, str], Recipe] | None = None
     beside: Variant | None = None
+    after: Variant | None = None
 
     def recipe(self, scale: str, backbone: str) -> Recipe:
         """Its stages at a scale."""
         made = self.other(scale, backbone) if self.other else methods.recipe(self.method, scale, backbone)
         return made.only(*self.stages)
+
+    def train(
+        self, seed: int, scale: str, backbone: str, watch: Watch | None = None, progress: bool | None = None
+    ) -> Trained:
+        """Build it, on the decoder of the variant that goes before if one does, and train it."""
+        from .. import training
+
+        start: Any = backbone
+        if self.after:
+            start = self.after.train(seed, scale, backbone, progress=progress).model
+            start[0].attention = self.options.get("attention", methods.get(self.method).chain.attention)
+        model = methods.build(self.method, start, seed=seed, **self.options)
+        return training.train(model, self.recipe(scale, backbone), seed=seed, watch=watch, progress=progress)
 
 
 @dataclass(frozen=True)
@@ -115,20 +130,9 @@ class Experiment:
         Returns:
             Tidy rows: what ``measure`` gives, and behind it the curve of ``watch``, which alone has ``step``.
         """
-        from .. import training
-
         sizes = self.sizes(scale)
-        trained = [
-            training.train(
-                methods.build(one.method, backbone, seed=seed, **one.options),
-                one.recipe(scale, backbone),
-                seed=seed,
-                watch=self.watch(sizes) if self.watch else None,
-                progress=progress,
-            )
-            for one in (variant, variant.beside)
-            if one
-        ]
+        watch = self.watch(sizes) if self.watch else None
+        trained = [one.train(seed, scale, backbone, watch, progress) for one in (variant, variant.beside) if one]
         model = methods.hybrid(*(one.model for one in trained)) if variant.beside else trained[0].model
         parts = [self.measure(model, sizes)] if self.measure else []
         return pd.concat([*parts, *([trained[0].curve] if self.watch else [])], ignore_index=True)
@@ -177,6 +181,8 @@ class Experiment:
             content["teachers"] = teachers
         if variant.beside:
             content["beside"] = self.fingerprint(variant.beside, seed, scale, backbone)
+        if variant.after:
+            content["after"] = self.fingerprint(variant.after, seed, scale, backbone)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -1,0 +1,115 @@
+"""The experiments of notebook 07 on a tiny backbone: budgets that are equal, and decoders that are handed on."""
+
+import numpy as np
+import pytest
+import torch
+
+import workbook
+from workbook import attention, evaluation, training
+from workbook.corpora.authored import instructions
+from workbook.corpora.docs import load_docs
+from workbook.experiments import equal_budget, get
+from workbook.experiments.grid import Variant
+from workbook.experiments.suite import held_out_loss
+from workbook.scale import get_scale
+from workbook.training.recipe import Recipe
+
+SIZES = get_scale("quick").model_copy(update={"max_length": 200, "queries": 8, "documents": 12, "texts": 12})
+TRAINED = [one for one in equal_budget.METHODS.variants if one.stages]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WORKBOOK_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def test_every_method_is_there_untrained_and_trained():
+    names = [one.name for one in equal_budget.METHODS.variants]
+    assert {name.removesuffix(equal_budget.UNTRAINED) for name in names} == {*workbook.METHODS}
+    assert len(names) == 2 * len(workbook.METHODS)
+
+
+@pytest.mark.parametrize("variant", TRAINED, ids=lambda one: one.name)
+def test_budgets_are_equal(variant):
+    """Tokens of the batches as the model lays them out, over all stages, to within the rounding of two steps."""
+    recipe = variant.recipe("cpu", "smollm2-135m")
+    pairs = load_docs().split("train").sample(64, random_state=1)
+    read = step = 0
+    for stage in recipe.stages:
+        model = workbook.build(variant.method, "smollm2-135m", max_length=stage.max_length, **variant.options)
+        of_pair = sum(
+            int(model.preprocess(texts.tolist(), prompt=asked)["attention_mask"].sum()) / len(texts)
+            for texts, asked in ((pairs["query"], equal_budget._asked()), (pairs["document"], None))
+        )
+        row = {"mntp": stage.max_length, "reconstruction": 2 * of_pair}.get(stage.objective, of_pair)
+        read, step = read + stage.steps * stage.batch_size * row, max(step, stage.batch_size * row)
+    assert abs(read - equal_budget.TOKENS["cpu"]) < step * len(recipe.stages) / 2 + 0.05 * read
+
+
+def test_stages_differ_in_what_the_budget_asks_for_alone():
+    ends = [one.recipe("cpu", "smollm2-135m").stages[-1] for one in (*TRAINED, *equal_budget.PARTS.variants)]
+    assert {one.options["temperature"] for one in ends} == {0.05}
+    rest = [one.model_dump(exclude={"steps", "learning_rate"}) for one in ends]
+    assert all(one == rest[0] for one in rest)
+    rates = {one.method: end.learning_rate for one, end in zip(TRAINED, ends, strict=False)}
+    assert {method for method, rate in rates.items() if rate != 1e-3} == {"causal2vec"}
+    mean, echo = (get("07_methods").variant(name).recipe("cpu", "smollm2-135m").stages[0] for name in ("mean", "echo"))
+    assert mean.steps > 1.5 * echo.steps
+
+
+def test_a_variant_begins_with_the_decoder_of_the_one_before():
+    before = Variant("MNTP", "llm2vec", ("mntp",))
+    after = Variant("then", "last-token", (), {"attention": "causal"}, after=before)
+    trained = before.train(3, "quick", "tiny-llama").model
+    begun = after.train(3, "quick", "tiny-llama").model
+    assert attention.probe(begun[0].decoder) == "causal"
+    theirs, plain = trained[0].decoder.state_dict(), workbook.build("mean", "tiny-llama")[0].decoder.state_dict()
+    for name, tensor in begun[0].decoder.state_dict().items():
+        assert torch.equal(tensor, theirs[name]), name
+    assert any(not torch.equal(tensor, plain[name]) for name, tensor in theirs.items())
+
+
+def test_what_went_before_counts_for_the_fingerprint():
+    stages = {"method": "last-token", "stages": ("contrastive",)}
+    chains = [None, Variant("a", "llm2vec", ("mntp",)), Variant("a", "anchor", ("reconstruction",))]
+    prints = [
+        equal_budget.PARTS.fingerprint(Variant("x", after=one, **stages), 0, "quick", "tiny-llama") for one in chains
+    ]
+    assert len({*prints}) == 3
+
+
+def test_measured_beside_its_parts():
+    model = workbook.build("mean", "tiny-llama", max_length=200)
+    rows = equal_budget.measured(model, SIZES)
+    alone = evaluation.evaluate(model, "docs", scale=SIZES, instructions="docs", progress=False).set_index("task")
+    scores = rows[rows["what"] == "score"].set_index("task")["score"]
+    assert scores[alone.index].tolist() == pytest.approx(alone["score"].tolist(), abs=1e-3)
+    assert rows[rows["what"] == "loss"]["score"].item() == pytest.approx(held_out_loss(model), abs=1e-4)
+    pairs = load_docs().split("test").head(12)
+    asked = instructions("docs").set_index("task")["instruction"]["DocsRetrieval"]
+    documents = [vector / np.linalg.norm(vector) for vector in model.encode(pairs["document"].tolist())]
+    ranks = rows[rows["what"] == "rank"]["score"].tolist()
+    for number, query in enumerate(pairs["query"].head(8)):
+        vector = model.encode(query, prompt=asked)
+        order = sorted(range(12), key=lambda place: -float(vector @ documents[place]))
+        assert ranks[number] == 1 + order.index(number)
+
+
+@pytest.mark.parametrize("variant", equal_budget.PARTS.variants, ids=lambda one: one.name)
+def test_parts_can_be_trained(variant):
+    """One step each: that decoder, chain and stage fit together."""
+    chain = workbook.methods.get(variant.method).chain
+    start = "tiny-llama"
+    if variant.after:
+        start = workbook.build(variant.after.method, start)
+        start[0].attention = variant.options.get("attention", chain.attention)
+    options = {name: value for name, value in variant.options.items() if name != "closing"}  # it has no chat template
+    model = workbook.build(variant.method, start, **options)
+    (stage,) = variant.recipe("quick", "smollm2-135m").stages
+    shorter = {"steps": 1, "warmup_steps": 0, "max_length": 200}  # its tokens are characters
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    made = training.train(model, Recipe(stages=(stage.model_copy(update=shorter),)), progress=False)
+    assert np.isfinite(made.history["loss"]).all()
+    assert any(not torch.equal(tensor, weights[name]) for name, tensor in made.model.state_dict().items())

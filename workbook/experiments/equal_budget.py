@@ -1,0 +1,179 @@
+"""The experiments of notebook 07: every method on one budget, and parts of several methods put together.
+
+A budget is a number of tokens that the decoder reads in training, the stages before the supervised one included. All
+methods read the same pairs in the same order, with the same batches, rate and adapters; who reads more tokens a pair
+gets fewer steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from .. import backbones, methods
+from ..corpora.authored import instructions
+from ..corpora.docs import load_docs
+from ..evaluation.run import cut_to
+from ..methods import causal2vec, icl
+from ..scale import get_scale
+from ..templates import get_template
+from ..training.recipe import Recipe, Stage
+from .grid import SUITE_DOCS, Experiment, Variant
+from .suite import held_out_loss, smaller, suite_docs
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from ..scale import Scale
+
+TOKENS = {"quick": 1_500, "cpu": 32_000, "gpu": 10_000_000, "paper": 250_000_000}
+"""The budget by scale, in tokens that the decoder reads, without padding."""
+
+SIZES = {
+    "quick": {"batch_size": 8, "max_length": 48, "learning_rate": 1e-3, "warmup_steps": 1},
+    "cpu": {"batch_size": 32, "max_length": 48, "learning_rate": 1e-3, "warmup_steps": 1},
+    "gpu": {"batch_size": 128, "max_length": 256, "learning_rate": 3e-4, "warmup_steps": 30},
+    "paper": {"data": "e5", "batch_size": 512, "max_length": 512, "learning_rate": 1e-4, "warmup_steps": 300},
+}
+"""The supervised stage of all methods, but for the rate of Causal2Vec at ``cpu``: at the others' its MLP hardly
+learns, so it has that of its own notebook.
+"""
+
+_TEMPERATURE = 0.05  # Causal2Vec's and Anchor's; the other papers leave it open
+
+_GRADCACHE = {"gpu": {"mini_batch_size": 32}, "paper": {"mini_batch_size": 16}}
+_STAGE = ("contrastive",)
+_ANSWER = {"closing": "answer"}
+_OPTIONS: dict[str, Mapping[str, Any]] = {
+    "last-token": _ANSWER,
+    "causal2vec": _ANSWER,
+    "anchor": {"closing": "keywords"},
+    "icl": {**_ANSWER, "examples": icl.examples()},
+}
+"""How texts are closed where the last token is the vector: as the methods' own notebooks found that they learn."""
+
+
+def _asked() -> str:
+    """The instruction of the queries of docs."""
+    return instructions("docs").set_index("task")["instruction"]["DocsRetrieval"]
+
+
+@lru_cache
+def tokens_a_pair(method: str, backbone: str, max_length: int) -> float:
+    """How many tokens of a query and its document the decoder reads: the mean over 256 training pairs of docs.
+
+    Args:
+        method: A name from ``workbook.METHODS``.
+        backbone: Name of the backbone, for its tokenizer.
+        max_length: Longest input in tokens.
+    """
+    chain = replace(methods.get(method).chain, **_OPTIONS.get(method, {}))
+    template = get_template(chain.template).model_copy(update={"closing": chain.closing, "examples": chain.examples})
+    tokenizer, pairs, read = backbones.load_tokenizer(backbone), load_docs().split("train").head(256), 0
+    for texts, instruction in ((pairs["query"], _asked()), (pairs["document"], None)):
+        rows = template.encode(tokenizer, texts.tolist(), instruction, max_length, contextual_tokens=1)
+        read += sum(len(row.input_ids) for row in rows)
+    return read / len(pairs)
+
+
+def _supervised(method: str, share: float, scale: str, backbone: str) -> Recipe:
+    """The last of a method's stages, with this experiment's sizes and a share of the budget."""
+    name = get_scale(scale).name
+    sizes = dict(SIZES[name])
+    if method == "causal2vec" and name == "cpu":
+        sizes["learning_rate"] = causal2vec.SIZES["cpu"]["learning_rate"]
+    pair = tokens_a_pair(method, backbone, sizes["max_length"])
+    steps = max(1, round(share * TOKENS[name] / (sizes["batch_size"] * pair)))
+    sizes["warmup_steps"] = min(sizes["warmup_steps"], steps)
+    options = {"temperature": _TEMPERATURE} | _GRADCACHE.get(name, {})
+    stage = Stage(name="contrastive", objective="contrastive", options=options, steps=steps, **sizes)
+    return Recipe(stages=(stage,))
+
+
+def _halved(method: str, before: str, scale: str, backbone: str) -> Recipe:
+    """Half of the budget for the stage that a method puts before the supervised one."""
+    name = get_scale(scale).name
+    (first,) = methods.recipe(method, name, backbone).only(before).stages
+    # MNTP reads chunks of full length; reconstruction reads every pair twice, once to embed it and once to write it.
+    row = first.max_length if before == "mntp" else 2 * tokens_a_pair(method, backbone, first.max_length)
+    steps = max(1, round(TOKENS[name] / 2 / (first.batch_size * row)))
+    shorter = {"steps": steps, "warmup_steps": min(first.warmup_steps, steps), "decay_steps": None}
+    return Recipe(stages=(first.model_copy(update=shorter), *_supervised(method, 0.5, scale, backbone).stages))
+
+
+def _trained(name: str, method: str, after: Variant | None = None, **options: Any) -> Variant:
+    own = {**_OPTIONS.get(method, {}), **options}
+    return Variant(name, method, _STAGE, own, other=partial(_supervised, method, 1.0), after=after)
+
+
+def _with_first(name: str, method: str, before: str) -> Variant:
+    stages = (before, *_STAGE)
+    return Variant(name, method, stages, _OPTIONS.get(method, {}), other=partial(_halved, method, before))
+
+
+def measured(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
+    """Suite docs, the loss on held-out pairs, and where each query's document stands in the ranking.
+
+    Returns:
+        Tidy rows: ``what``, ``task``, ``type``, ``score``, ``low``, ``high`` and ``items``. ``score`` are those of
+        suite docs; ``loss`` is in nats, a guess is log 32; ``rank`` has a row a query (``task``, its number), 1 if its
+        document comes first of the scale's documents.
+    """
+    pairs = load_docs().split("test").head(sizes.documents)
+    with cut_to(model, sizes.max_length):
+        rows = [suite_docs(model, sizes).assign(what="score")]
+        loss = held_out_loss(model)
+        queries = model.encode(pairs["query"].head(sizes.queries).tolist(), prompt=_asked(), show_progress_bar=False)
+        documents = model.encode(pairs["document"].tolist(), show_progress_bar=False)
+    cosines = model.similarity(queries, documents).numpy()
+    ranks = 1 + (cosines > cosines.diagonal()[:, None]).sum(axis=1)
+    rows.append(pd.DataFrame({"what": ["loss"], "task": ["docs"], "score": [loss]}))
+    rows.append(pd.DataFrame({"what": "rank", "task": np.arange(len(ranks)).astype(str), "score": ranks}))
+    return pd.concat(rows, ignore_index=True)[["what", "task", "type", "score", "low", "high", "items"]]
+
+
+UNTRAINED = ", untrained"
+"""At the end of the name of a method that is not trained."""
+
+METHODS = Experiment(
+    name="07_methods",
+    what="Every method, untrained and after one budget of tokens: suite docs, loss, ranks",
+    variants=(
+        *(Variant(name + UNTRAINED, name, (), _OPTIONS.get(name, {})) for name in methods.METHODS),
+        *(_trained(name, name) for name in methods.METHODS if name not in ("llm2vec", "anchor")),
+        _with_first("llm2vec", "llm2vec", "mntp"),
+        _with_first("anchor", "anchor", "reconstruction"),
+    ),
+    sizes=smaller,
+    measure=measured,
+    reads=SUITE_DOCS,
+    live=("mean", "mean" + UNTRAINED),
+)
+
+_MNTP = Variant("MNTP", "llm2vec", ("mntp",))
+_RECONSTRUCTION = Variant("reconstruction", "anchor", ("reconstruction",), _OPTIONS["anchor"])
+
+PARTS = Experiment(
+    name="07_parts",
+    what="Attention, pooling and what was trained before, put together freely: suite docs, loss, ranks",
+    variants=(
+        _trained("bidirectional, mean", "mean", attention="bidirectional"),
+        _trained("bidirectional, last token", "last-token", attention="bidirectional"),
+        _trained("causal, latent attention", "nv-embed", attention="causal"),
+        _trained("causal, lexicon", "lens", attention="causal"),
+        _trained("MNTP, then mean", "mean", after=_MNTP, attention="bidirectional"),
+        _trained("MNTP, then last token", "last-token", after=_MNTP),
+        _trained("reconstruction, then lexicon", "lens", after=_RECONSTRUCTION),
+        _trained("contextual token, latent attention", "causal2vec", pooling="latent_attention"),
+    ),
+    sizes=smaller,
+    measure=measured,
+    reads=SUITE_DOCS,
+    live=("bidirectional, mean",),
+)
+EXPERIMENTS = (METHODS, PARTS)
