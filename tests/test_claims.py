@@ -8,6 +8,8 @@ import pytest
 from workbook import claims
 from workbook.claims import Claim, Estimate, judge
 from workbook.corpora import authored
+from workbook.corpora.tables import ANCHOR_VARIANTS as ANCHOR_TABLES
+from workbook.corpora.tables import ATTENTION, LEXICON_POOLING
 from workbook.errors import DamagedFileError, InvalidValueError, OutputError, UnknownNameError
 from workbook.experiments import area, steps_to_reach
 
@@ -203,7 +205,7 @@ POOLED = {"last": "last-token", "mean": "mean", "latent": "latent-attention", "s
 QUOTED_POOLINGS = {
     f"{name}_{attention}": (2, pooling, attention, "average")
     for name, pooling in POOLED.items()
-    for attention in authored.ATTENTION
+    for attention in ATTENTION
 } | {
     "latent_retrieval": (2, "latent-attention", "bidirectional", "Retrieval"),
     "mean_retrieval": (2, "mean", "bidirectional", "Retrieval"),
@@ -248,8 +250,8 @@ def test_nv_embed_numbers_are_those_of_the_published_tables():
 
 QUOTED_LENS = {
     f"{pooling}_{attention}": ("lens_attention_pooling", "LENS-8000", attention, pooling, "average")
-    for pooling in authored.LEXICON_POOLING
-    for attention in authored.ATTENTION
+    for pooling in LEXICON_POOLING
+    for attention in ATTENTION
 } | {
     "lexicon": ("lens_mteb", "LENS-8000", "average"),
     "dense": ("lens_mteb", "BGE-en-ICL", "average"),
@@ -337,7 +339,7 @@ ANCHOR = [entry for entry in claims.load().values() if entry.paper == "Anchor" a
 
 def anchor_numbers():
     """What the tables have under the names of the rules, by claim, model and name."""
-    tables = {name: authored.published(f"anchor_{name}") for name in authored.ANCHOR_VARIANTS}
+    tables = {name: authored.published(f"anchor_{name}") for name in ANCHOR_TABLES}
     short = {variant: name for name, variant in ANCHOR_VARIANTS.items()}
     averages = {name: tables[name].query("task_type == 'average'") for name in ("mteb", "objectives")}
     found = {}
