@@ -28,7 +28,8 @@ test: setup
 lab: setup
 	$(BIN)/jupyter lab notebooks
 
-# Executes the committed notebooks in place and refreshes figures/ from them.
+# Executes the committed notebooks in place and refreshes figures/ from them, the claims ledger's among them.
 notebooks: setup
 	$(BIN)/jupyter nbconvert --config notebooks/nbconvert_config.py notebooks/*.ipynb
+	$(BIN)/python -m workbook claims --scale quick
 	cp outputs/quick/figures/* figures/

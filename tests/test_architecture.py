@@ -18,7 +18,7 @@ LAYERS = (
     {"training"},
     {"methods", "probes", "evaluation"},
     {"experiments", "claims", "checks", "figures"},
-    {"results"},
+    {"results", "ledger"},
     {"explore", "notebook", "runner", "doctor"},
     {"report"},
     {"cli"},

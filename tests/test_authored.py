@@ -11,7 +11,7 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
-from workbook.corpora import authored
+from workbook.corpora import authored, tables
 from workbook.errors import DamagedFileError, MissingDataError, UnknownNameError
 from workbook.files import ROOT
 
@@ -222,12 +222,16 @@ def test_examples_are_none_of_the_texts_that_are_evaluated(docs):
 # Published tables
 
 
-@pytest.mark.parametrize("table", authored.PUBLISHED)
+REPEATED = ("echo_untrained", "nv_embed_compression")
+"""Echo's check was run by two groups, and three tables of compression share models: the source tells them apart."""
+
+
+@pytest.mark.parametrize("table", tables.PUBLISHED)
 def test_published_numbers_stand_once_and_say_their_table(table):
     frame = authored.published(table)
     numbers = [column for column in ("score", "hours", "tokens", "milliseconds") if column in frame]
-    rows = frame.drop(columns=numbers) if table == "echo_untrained" else frame.drop(columns=[*numbers, "source"])
-    assert not rows.duplicated().any()  # Echo's check was run by two groups, whom only the source tells apart
+    rows = frame.drop(columns=numbers) if table in REPEATED else frame.drop(columns=[*numbers, "source"])
+    assert not rows.duplicated().any()
     papers = {"nv": "NV-Embed", "lens": "LENS", "causal2vec": "Causal2Vec", "anchor": "Anchor"}
     paper = papers.get(table.split("_")[0], "LLM2Vec")
     assert frame["source"].str.match(rf"{paper}, (table \d|appendix E\.1|section 4\.4)").all()
@@ -377,7 +381,7 @@ def test_published_self_attention_of_v2_repeats_cells_of_the_last_token():
 def test_published_recipes_agree_with_one_another_and_with_the_text():
     frame = authored.published("nv_embed_training")
     assert len(frame) == 11 * 8
-    assert {part: tuple(rows.unique()) for part, rows in frame.groupby("part")["recipe"]} == authored.RECIPES
+    assert {part: tuple(rows.unique()) for part, rows in frame.groupby("part")["recipe"]} == tables.RECIPES
     scores, means = columns_of(frame, "recipe")
     assert scores["average"].to_dict() == pytest.approx(means.to_dict(), abs=0.01)
     best = scores.loc["two-stage"]
@@ -502,10 +506,11 @@ def test_published_scores_of_causal2vec_are_those_that_the_text_speaks_of():
 
 
 def test_published_ablations_of_causal2vec_agree_with_one_another():
-    tables = {part: authored.published(f"causal2vec_{part}") for part in authored.CAUSAL2VEC_VARIANTS}
     scores, models = {}, ["Mistral-7B", "S-LLaMA-1.3B"]
-    for part, variants in authored.CAUSAL2VEC_VARIANTS.items():
-        scores[part], means = columns_of(tables[part], "model", "variant", total=56 if part == "tokens" else 41)
+    for part, variants in tables.CAUSAL2VEC_VARIANTS.items():
+        scores[part], means = columns_of(
+            authored.published(f"causal2vec_{part}"), "model", "variant", total=56 if part == "tokens" else 41
+        )
         assert list(scores[part].unstack().index) == (models if part != "tokens" else models[1:])
         assert set(scores[part].index.get_level_values("variant")) == set(variants)
         assert scores[part]["average"].to_dict() == pytest.approx(means.to_dict(), abs=0.01)
@@ -528,7 +533,7 @@ def test_published_ablations_of_causal2vec_agree_with_one_another():
 
 def test_published_ablations_of_causal2vec_are_those_that_the_text_speaks_of():
     averages, types = {}, {}
-    for part in authored.CAUSAL2VEC_VARIANTS:
+    for part in tables.CAUSAL2VEC_VARIANTS:
         total = 56 if part == "tokens" else 41
         scores, _ = columns_of(authored.published(f"causal2vec_{part}"), "model", "variant", total=total)
         averages[part], types[part] = scores["average"].unstack(), scores.drop(columns="average")
@@ -554,8 +559,8 @@ def test_published_encoders_are_below_what_is_built_on_them_and_one_row_is_mispr
     moved = 3 * (56.33 - bert["PairClassification"]) + 12 * (61.66 - bert["Classification"])
     assert means["none", "BERT-base"] + moved / 56 == pytest.approx(bert["average"], abs=0.01)
     encoders, both = scores.loc["none"], scores.loc["S-LLaMA-1.3B"]
-    assert list(both["average"].sort_values().index) == list(authored.ENCODERS)
-    assert list(encoders["average"].sort_values().index) == list(authored.ENCODERS[1:])
+    assert list(both["average"].sort_values().index) == list(tables.ENCODERS)
+    assert list(encoders["average"].sort_values().index) == list(tables.ENCODERS[1:])
     assert (both["average"] > encoders["average"].reindex(both.index, fill_value=0)).all()
     mteb_scores, _ = columns_of(authored.published("causal2vec_mteb"), "model", "method")
     assert both.loc["E5-base-v2"].equals(mteb_scores.loc["S-LLaMA-1.3B", "Causal2Vec"])
@@ -579,14 +584,12 @@ def test_published_savings_of_causal2vec_are_a_little_larger_than_the_text_says(
 
 
 def test_published_averages_of_anchor_follow_from_the_types_but_for_three():
-    """Of the 8B baseline the gain over it is a sixth less by the types: 1.05 points where the table has 1.24."""
+    """Two of the three are right all the same: a type is misprinted, as the datasets of tables 14 and 15 say."""
     scores, means = columns_of(authored.published("anchor_mteb"), "model", "variant")
     assert len(scores) == 5 * 2
     gaps = scores["average"] - means
     off = {("LLaMA-3.1-8B-Instruct", "baseline"): -0.186, ("Qwen2.5-1.5B-Instruct", "baseline"): -0.073}
     assert gaps[gaps.abs() > 0.01].to_dict() == pytest.approx(off, abs=0.0005)
-    eight = means.xs("LLaMA-3.1-8B-Instruct", level="model")
-    assert round(eight["anchor"] - eight["baseline"], 2) == 1.05
     other, means = columns_of(authored.published("anchor_objectives"), "model", "variant")
     gaps = other["average"] - means
     assert gaps[gaps.abs() > 0.01].to_dict() == pytest.approx({("LLaMA-3.2-1B-Instruct", "only-d2q"): -0.016}, abs=5e-4)
@@ -662,7 +665,7 @@ def test_published_curves_of_anchor_are_those_that_the_text_speaks_of():
 
 @pytest.mark.parametrize("table", ["llm2vec", "", None])
 def test_an_unknown_published_table_is_named_with_those_there_are(table):
-    with pytest.raises(UnknownNameError, match="echo_untrained, llm2vec_mteb, llm2vec_words, llm2vec_hours"):
+    with pytest.raises(UnknownNameError, match=r"echo_untrained, llm2vec_mteb, .*llm2vec_words, llm2vec_hours"):
         authored.published(table)
 
 
@@ -680,6 +683,8 @@ def test_an_unknown_published_table_is_named_with_those_there_are(table):
         ("nv_embed_training", "mining+data,", "data,", "recipe to be one of .*, got 'data'"),
         ("nv_embed_training", ",Summarization,", ",Summary,", "task_type to be one of .*, got 'Summary'"),
         ("nv_embed_training", ",documents,", ",labels,", "part to be one of stages, documents, data, v1, got 'labels'"),
+        ("nv_embed_compression", ",2:4,", ",1:4,", "sparsity to be one of none, 2:4, .*, got '1:4'"),
+        ("nv_embed_air_bench", ",Long-Doc,", ",Long,", "part to be one of QA, Long-Doc, got 'Long'"),
         ("nv_embed_labels", ",labels,", ",classes,", "documents to be one of labels, examples, got 'classes'"),
         ("lens_mteb", ",4096,", ",wide,", "numbers as dimensions and tasks and score, got"),
         ("lens_mteb", ",non-public,", ",private,", "data to be one of non-public, public, got 'private'"),
@@ -691,6 +696,7 @@ def test_an_unknown_published_table_is_named_with_those_there_are(table):
         ("causal2vec_encoders", ",none,", ",no,", "encoder to be one of none, BERT-base, .*, got 'no'"),
         ("causal2vec_efficiency", ",34.0,", ",few,", "numbers as tokens and milliseconds, got"),
         ("anchor_objectives", ",only-d2q,", ",d2q,", "variant to be one of baseline, .*, anchor, got 'd2q'"),
+        ("anchor_datasets", ",baseline,", ",base,", "variant to be one of baseline, anchor, got 'base'"),
         ("anchor_early", ",25,", ",soon,", "numbers as step and tasks and score, got"),
         ("anchor_hours", ",2,", ",3,", "stage to be one of 1, 2, got '3'"),
     ],

@@ -11,7 +11,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 import workbook as package
-from workbook import cli, doctor
+from workbook import claims, cli, doctor
 
 
 @pytest.fixture
@@ -49,6 +49,18 @@ def test_run(workbook, source):
     assert (code, out.split()[:2]) == (0, ["01_passes", "unchanged"])
 
 
+def test_claims(workbook, tmp_path):
+    claim = claims.get("lens-against-dense")
+    verdict = claims.judge(claim, {"lexicon": (50, 49, 51), "dense": 40}, scale="cpu", notebook="04_lens")
+    claims.write([verdict], tmp_path / "claims.json")
+    code, out, err = workbook("claims", "--output", tmp_path)
+    assert (code, err) == (0, "")
+    (line,) = [line for line in out.splitlines() if line.startswith("lens-against-dense ")]
+    assert all(part in line for part in ("reproduced", "+10 [9, 11]", "+0.39", "cpu", claim.place))
+    assert [line.split()[-1] for line in out.splitlines() if line.startswith("all ")] == [str(len(claims.load()))]
+    assert out.endswith(f"Ledger: {tmp_path / 'ledger.json'}, {tmp_path / 'ledger.csv'}\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -57,6 +69,8 @@ def test_run(workbook, source):
         (["run", "--notebooks", "SOURCE/absent"], "found none"),
         (["run", "--notebooks", "SOURCE", "--output", "SOURCE/00_fails.ipynb"], "Could not write"),
         (["run", "--seed", "-1"], "Invalid value for '--seed'"),
+        (["claims", "--output", "SOURCE"], "Expected the verdicts of a run in"),
+        (["claims", "--scale", "huge"], "Unknown scale 'huge'"),
         (["evaluate", "SOURCE"], "Expected a saved sentence-transformers model"),
         (["evaluate", "SOURCE", "--scale", "tiny"], "Unknown scale 'tiny'"),
         (["walk"], "No such command 'walk'"),
@@ -100,7 +114,7 @@ def test_evaluate_on_a_suite_that_does_not_exist(workbook, saved, tmp_path):
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("command", ["run", "train", "record", "evaluate", "doctor"])
+@pytest.mark.parametrize("command", ["run", "claims", "train", "record", "evaluate", "doctor"])
 def test_help(workbook, command):
     code, out, _ = workbook(command, "--help")
     assert code == 0

@@ -53,6 +53,9 @@ DRAW = {
         baseline={"chance": 5},
     ),
     "losses": lambda: figures.losses(HISTORY, {"mntp": 10.8, "simcse": 2.1}),
+    "tiles": lambda: figures.tiles(
+        SCORES, "pooling", "attention", kinds=("bidirectional", "causal", "neither"), title="Scores"
+    ),
     "panels": lambda: figures.bars(SCORES, "pooling", "score", panel="attention"),
 }
 
@@ -103,6 +106,21 @@ def test_losses_have_their_chance_level_in_a_panel_each():
     assert list(fig.axes[1].lines[0].get_ydata()) == [2, 1.5]
     with pytest.raises(InvalidValueError, match="simcse"):
         figures.losses(HISTORY, {"mntp": 10.8})
+
+
+def test_tiles_are_sorted_by_kind_and_told_apart_by_mark():
+    verdicts = pd.DataFrame({"paper": ["P", "P", "Q", "P"], "verdict": ["no", "yes", "no", "yes"]})
+    fig = figures.tiles(verdicts, "paper", "verdict", kinds=("yes", "perhaps", "no"))
+    (axes,) = fig.axes
+    marks = {(text.get_position(), text.get_text()) for text in axes.texts}
+    assert marks == {((0, 0), "\u2713"), ((1, 0), "\u2713"), ((2, 0), "\u2717"), ((0, 1), "\u2717")}
+    assert len(axes.patches) == 4
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["P (3)", "Q (1)"]
+    assert [text.get_text() for text in fig.legends[0].get_texts()] == ["\u2713 yes: 2", "\u2717 no: 2"]
+    with pytest.raises(UnknownNameError, match="value of verdict 'no'"):
+        figures.tiles(verdicts, "paper", "verdict", kinds=("yes",))
+    with pytest.raises(InvalidValueError, match="1 to 6"):
+        figures.tiles(verdicts, "paper", "verdict", kinds="abcdefg")
 
 
 def test_distributions_are_halves_and_need_two():

@@ -115,7 +115,17 @@ class Claim(BaseModel):
         Raises:
             InvalidValueError: The rule can't be read; the claim is named.
         """
-        return sorted({name for clause in self.rule for margin in _margins(clause, self.id) for name in margin if name})
+        return sorted({name for clause in self.rule for name in _names(clause, f"rule of claim {self.id!r}")})
+
+    def published_effects(self, clause: str) -> dict[str, float]:
+        """How far a comparison of the rule holds on the paper's own numbers, see `effect`.
+
+        Returns:
+            By model; one of which the paper does not print all that the comparison names is left out.
+        """
+        names = _names(clause, f"rule of claim {self.id!r}")
+        printed = {model: numbers for model, numbers in self.published.items() if names <= set(numbers)}
+        return {model: effect(clause, numbers, self.id).value for model, numbers in printed.items()}
 
 
 class Verdict(BaseModel):
@@ -136,6 +146,10 @@ class Verdict(BaseModel):
     published: dict[str, dict[str, float]]
     measured: dict[str, Estimate]
 
+    def effects(self) -> dict[str, Estimate]:
+        """By comparison of the rule, how far it holds, see `effect`; empty where the scale was too small to test."""
+        return {clause: effect(clause, self.measured, self.id) for clause in self.clauses}
+
     def __str__(self) -> str:
         return f"{self.id}: {self.verdict}"
 
@@ -150,6 +164,7 @@ def load(path: Path | None = None) -> dict[str, Claim]:
 
     Raises:
         InvalidValueError: A claim lacks a field, has an unknown one, or a rule that can't be read; it is named.
+        UnknownNameError: A claim's scale does not exist.
         DamagedFileError: The file is no JSON list.
         MissingDataError: The file is absent.
     """
@@ -161,10 +176,13 @@ def load(path: Path | None = None) -> dict[str, Claim]:
             claim = Claim.model_validate(entry)
         except ValidationError as error:
             problem = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-            raise InvalidValueError(f"claim {name!r} in {path.name}", "the fields of a Claim", problem) from error
-        claim.names(), get_scale(claim.scale)
+            raise InvalidValueError(f"claim {name!r} in {path}", "the fields of a Claim", problem) from error
+        for clause in claim.rule:
+            _margins(clause, f"rule of claim {claim.id!r} in {path}")
+        if claim.scale not in SCALES:
+            raise UnknownNameError(f"scale of claim {claim.id!r} in {path}", claim.scale, SCALES)
         if claim.id in claims:
-            raise InvalidValueError(f"claim {name!r} in {path.name}", "an id used once", claim.id)
+            raise InvalidValueError(f"claim {name!r} in {path}", "an id used once", claim.id)
         claims[claim.id] = claim
     return claims
 
@@ -209,7 +227,7 @@ def judge(claim: Claim, measured: Mapping[str, object], *, scale: str, notebook:
     if order.index(get_scale(scale).name) < order.index(claim.scale):
         clauses, verdict = {}, NOT_TESTED
     else:
-        clauses = {clause: _outcome(clause, estimates, claim.id) for clause in claim.rule}
+        clauses = {clause: _outcome(effect(clause, estimates, claim.id)) for clause in claim.rule}
         outcomes = set(clauses.values())
         verdict = {frozenset({"holds"}): REPRODUCED, frozenset({"fails"}): NOT_REPRODUCED}.get(
             frozenset(outcomes), NO_INTERVAL if "no interval" in outcomes else PARTLY
@@ -222,6 +240,28 @@ def judge(claim: Claim, measured: Mapping[str, object], *, scale: str, notebook:
         clauses=clauses,
         measured=estimates,
     )
+
+
+def effect(clause: str, measured: Mapping[str, object], claim_id: str) -> Estimate:
+    """How far a comparison holds: the distance to where it would turn, positive where it holds.
+
+    Args:
+        clause: A comparison, such as ``"mean > last_token + 5"``; of a chain the narrowest part counts.
+        measured: As for `judge`.
+        claim_id: Whose rule it is, for messages.
+
+    Returns:
+        In the units of the comparison, with its interval if all that it is made of have one.
+
+    Raises:
+        InvalidValueError: A name was not measured, a value is not finite, or the comparison can't be read.
+    """
+    estimates = {name: Estimate.of(value) for name, value in measured.items()}
+    margins = [_interval(margin, estimates, claim_id) for margin in _margins(clause, f"rule of claim {claim_id!r}")]
+    value = min(margin.value for margin in margins)
+    if any(margin.low is None for margin in margins):
+        return Estimate(value=value, low=None, high=None)
+    return Estimate(value=value, low=min(m.low for m in margins), high=min(m.high for m in margins))
 
 
 def write(verdicts: Iterable[Verdict], path: Path) -> None:
@@ -281,7 +321,11 @@ def _read_list(path: Path) -> list:
     return entries
 
 
-def _margins(clause: str, claim_id: str) -> list[dict[str, float]]:
+def _names(clause: str, where: str) -> set[str]:
+    return {name for margin in _margins(clause, where) for name in margin if name}
+
+
+def _margins(clause: str, where: str) -> list[dict[str, float]]:
     """A comparison as linear forms, positive where it holds: coefficients by name, the constant under ``""``."""
     try:
         tree = ast.parse(clause, mode="eval").body
@@ -291,7 +335,7 @@ def _margins(clause: str, claim_id: str) -> list[dict[str, float]]:
         signs = [1 if _COMPARISONS[type(comparison)] is operator.gt else -1 for comparison in tree.ops]
     except (SyntaxError, ValueError, KeyError) as error:
         expected = "comparisons with < or > of names, numbers, sums and differences, such as 'mean > last_token + 5'"
-        raise InvalidValueError(f"rule of claim {claim_id!r}", expected, clause) from error
+        raise InvalidValueError(where, expected, clause) from error
     pairs = zip(sides, sides[1:], signs, strict=False)
     return [_add(left, right, -1, sign) for left, right, sign in pairs]
 
@@ -317,13 +361,12 @@ def _add(left: Mapping[str, float], right: Mapping[str, float], sign: float, sca
     return {name: scale * (left.get(name, 0) + sign * right.get(name, 0)) for name in {**left, **right}}
 
 
-def _outcome(clause: str, measured: Mapping[str, Estimate], claim_id: str) -> str:
-    margins = [_interval(margin, measured, claim_id) for margin in _margins(clause, claim_id)]
-    if any(margin.low is None for margin in margins):
+def _outcome(found: Estimate) -> str:
+    if found.low is None:
         return "no interval"
-    if all(margin.low > 0 for margin in margins):
+    if found.low > 0:
         return "holds"
-    return "overlaps" if all(margin.value > 0 for margin in margins) else "fails"
+    return "overlaps" if found.value > 0 else "fails"
 
 
 def _interval(margin: Mapping[str, float], measured: Mapping[str, Estimate], claim_id: str) -> Estimate:

@@ -1,4 +1,4 @@
-"""The command line: run, train, record, evaluate, doctor. Nothing heavy is imported before a command needs it."""
+"""The command line. Nothing heavy is imported before a command needs it."""
 
 from __future__ import annotations
 
@@ -86,6 +86,29 @@ def run(
         page = report.write(session.folder)
     print(f"Report: {page}")
     raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
+def claims(
+    scale: ScaleOption = "cpu",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Run folder; outputs/SCALE of the project if not given.")
+    ] = None,
+) -> None:
+    """Say of each claim of the papers what a run found; write ledger.json, ledger.csv and a figure into its folder.
+
+    Measured and published are effects: how far the claim's comparison holds, positive where it does, in its units.
+    """
+    from . import ledger
+
+    folder = output or ROOT / "outputs" / get_scale(scale).name
+    rows = ledger.write(folder)
+    for paper, part in rows.groupby("paper", sort=False):
+        text = ledger.readable(part)
+        padded = text.apply(lambda column: column.str.ljust(column.str.len().max()))
+        print(f"{paper}\n{padded.to_string(index=False, justify='left')}\n")
+    print(ledger.counts(rows).to_string())
+    print(f"Ledger: {folder / 'ledger.json'}, {folder / 'ledger.csv'}")
 
 
 @app.command()

@@ -9,18 +9,20 @@ from typing import Any
 
 import jinja2
 import nbformat
+import pandas as pd
 from nbconvert import HTMLExporter
 
-from . import claims
-from .errors import MissingDataError
+from . import claims, ledger
+from .errors import DamagedFileError, InvalidValueError, MissingDataError, UnknownNameError
 from .files import atomic_file
 from .runner import read_manifest
 
 
 def write(folder: str | Path) -> Path:
-    """Write ``index.html`` into a run folder, and each executed notebook as HTML beside it.
+    """Write ``index.html`` into a run folder, the claims ledger, and each executed notebook as HTML.
 
-    The page holds its style and its figures, so that it can be moved alone; only the links need the folder.
+    The page holds its style and its figures, so that it can be moved alone; only the links need the folder. Where the
+    ledger can't be made, the page says why and shows the rest.
 
     Args:
         folder: What `workbook.runner.Session` wrote.
@@ -30,7 +32,7 @@ def write(folder: str | Path) -> Path:
 
     Raises:
         MissingDataError: The folder holds no run.
-        DamagedFileError: The manifest or the verdicts can't be read.
+        DamagedFileError: A manifest can't be read.
         OutputError: The folder can't be written.
     """
     folder = Path(folder)
@@ -48,19 +50,35 @@ def write(folder: str | Path) -> Path:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    verdicts, counts, problem = _ledger(folder)
+    # An earlier ledger's figure says nothing of this run.
+    figures = [path for path in sorted(folder.glob("figures/*.png")) if counts or path.stem != ledger.FIGURE]
     page = environment.get_template("report.html.jinja").render(
         manifest=manifest,
         notebooks=[
             {"name": name, "executed": (folder / f"{name}.ipynb").exists(), "seconds": None, "problem": "", **entry}
             for name, entry in manifest["notebooks"].items()
         ],
-        verdicts=claims.read(folder / "claims.json"),
-        figures=[_figure(path) for path in sorted(folder.glob("figures/*.png"))],
+        verdicts=verdicts,
+        counts=counts,
+        problem=problem,
+        figures=[_figure(path) for path in figures],
         runs=[_read_json(path) for path in sorted(folder.glob("manifests/*.json"))],
     )
     with atomic_file(folder / "index.html") as temporary:
         temporary.write_text(page, encoding="utf-8")
     return folder / "index.html"
+
+
+def _ledger(folder: Path) -> tuple[list[claims.Verdict], list[dict[str, Any]], str]:
+    """The verdicts, their numbers by paper, and what is wrong with them, if anything."""
+    verdicts: list[claims.Verdict] = []
+    try:
+        verdicts = claims.read(folder / "claims.json")
+        counts = ledger.counts(ledger.write(folder)) if verdicts else pd.DataFrame()
+    except (DamagedFileError, InvalidValueError, UnknownNameError) as error:
+        return verdicts, [], str(error)
+    return verdicts, counts.reset_index().to_dict("records"), ""
 
 
 def _write_notebook(path: Path) -> None:
@@ -82,4 +100,9 @@ def _figure(path: Path) -> dict[str, Any]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8"))
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DamagedFileError(
+            f"Expected JSON in {path}, got {error}. Delete the file, and run notebook {path.stem} again."
+        ) from error

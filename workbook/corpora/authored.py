@@ -1,4 +1,4 @@
-"""Readers of the tables under ``data/``: the project's own texts, and what it quotes from the papers.
+"""The tables under ``data/``: the project's own texts, and what it quotes from the papers.
 
 ``data/README.md`` is the datasheet: how each file was made, what it measures, and what it is not.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from ..errors import DamagedFileError, UnknownNameError
-from ..files import data_path
+from ..errors import UnknownNameError
+from .tables import PUBLISHED, read, read_published
 
 PAPERS = ("anchor", "causal2vec", "lens", "llm2vec", "nv_embed")
 """The papers whose task instructions are kept, one file each."""
@@ -16,124 +16,9 @@ PAPERS = ("anchor", "causal2vec", "lens", "llm2vec", "nv_embed")
 INSTRUCTION_SETS = (*PAPERS, "docs")
 """The papers' instructions, and the workbook's own for its offline tasks."""
 
-CAUSAL2VEC_VARIANTS = {
-    "components": ("last-token", "contextual", "causal2vec"),
-    "freezing": ("trained", "frozen"),
-    "position": ("before", "after"),
-    "tokens": ("1", "2", "4", "8"),
-    "representation": ("contextual+eos", "encoder+eos", "eos"),
-}
-"""What Causal2Vec's ablations of one thing vary."""
-
-ANCHOR_VARIANTS = {
-    "mteb": ("baseline", "anchor"),
-    "objectives": ("baseline", "only-d2q", "only-q2d", "anchor"),
-    "alpha": ("0.2", "0.5", "0.8"),
-    "steps": ("baseline", "anchor"),
-    "early": ("baseline", "only-d2q", "only-q2d", "anchor"),
-    "stages": ("untrained", "reconstruction", "baseline", "anchor"),
-    "llama2vec": ("llama2vec", "anchor"),
-}
-"""How Anchor's tables train a model; the baseline is its second stage alone."""
-
-_SCORES = ("model", "attention", "training", "pooling", "benchmark", "task_type", "tasks", "score", "source")
-PUBLISHED = {
-    "echo_untrained": _SCORES,
-    "llm2vec_mteb": _SCORES,
-    "llm2vec_words": ("model", "attention", "training", "task", "score", "source"),
-    "llm2vec_hours": ("model", "method", "hours", "source"),
-    "nv_embed_pooling": ("model", "stage", "pooling", "attention", "task_type", "tasks", "score", "source"),
-    "nv_embed_training": ("recipe", "part", "task_type", "tasks", "score", "source"),
-    "nv_embed_labels": ("task", "documents", "score", "source"),
-    "lens_mteb": ("model", "dimensions", "data", "task_type", "tasks", "score", "source"),
-    "lens_air_bench": ("model", "dimensions", "domain", "tasks", "score", "source"),
-    "lens_attention_pooling": ("model", "attention", "pooling", "task_type", "tasks", "score", "source"),
-    "lens_hybrid": ("model", "task", "score", "source"),
-    "causal2vec_mteb": ("model", "method", "task_type", "tasks", "score", "source"),
-    "causal2vec_encoders": ("model", "encoder", "task_type", "tasks", "score", "source"),
-    "causal2vec_efficiency": ("method", "task", "tokens", "milliseconds", "source"),
-} | {
-    f"causal2vec_{part}": ("model", "variant", "task_type", "tasks", "score", "source") for part in CAUSAL2VEC_VARIANTS
-}
-PUBLISHED |= {
-    **dict.fromkeys(
-        ("anchor_mteb", "anchor_objectives"), ("model", "variant", "task_type", "tasks", "score", "source")
-    ),
-    "anchor_alpha": ("variant", "tasks", "score", "source"),
-    "anchor_steps": ("model", "variant", "first", "second", "tasks", "score", "source"),
-    "anchor_early": ("model", "variant", "step", "tasks", "score", "source"),
-    "anchor_stages": ("model", "variant", "tasks", "score", "source"),
-    "anchor_llama2vec": ("variant", "first", "score", "source"),
-    "anchor_hours": ("size", "stage", "hours", "source"),
-}
-"""The published tables that are kept, one file each, and their columns."""
-
 LABELS = ("negative", "positive")
 SPLITS = ("train", "test")
 SIDES = ("query", "document", "both")
-ATTENTION = ("causal", "bidirectional")
-TRAINING = ("none", "mntp", "simcse", "mntp+simcse", "supervised", "mntp+supervised", "mntp+simcse+supervised")
-POOLING = ("mean", "weighted-mean", "last-token", "second-copy", "latent-attention", "self-attention")
-LEXICON_POOLING = ("last", "sum", "max")
-WORD_TASKS = ("chunk", "ner", "pos")
-METHODS = ("llm2vec", "echo")
-TASK_TYPES = (
-    "Retrieval",
-    "Reranking",
-    "Clustering",
-    "PairClassification",
-    "Classification",
-    "STS",
-    "Summarization",
-    "average",
-)
-STAGES = ("1", "2")
-DOCUMENTS = ("labels", "examples")
-DATA = ("non-public", "public")
-ENCODERS = ("none", "BERT-base", "E5-small-v2", "E5-base-v2")
-DOMAINS = ("wiki", "web", "news", "healthcare", "law", "finance", "arxiv", "msmarco", "average")
-RECIPES = {
-    "stages": ("single-stage-in-batch", "single-stage", "two-stage", "reversed"),
-    "documents": DOCUMENTS,
-    "data": ("no-mining", "mining", "mining+data", "mining+data+synthetic"),
-    "v1": ("v1",),
-}
-_CHOICES = {
-    "attention": ATTENTION,
-    "training": TRAINING,
-    "pooling": POOLING,
-    "task_type": TASK_TYPES,
-    "stage": STAGES,
-    "part": tuple(RECIPES),
-    "recipe": tuple(recipe for recipes in RECIPES.values() for recipe in recipes),
-    "documents": DOCUMENTS,
-    "data": DATA,
-    "domain": DOMAINS,
-    "encoder": ENCODERS,
-}
-_CHOICES_OF_ONE = {
-    "llm2vec_words": {"task": WORD_TASKS},
-    "llm2vec_hours": {"method": METHODS},
-    "lens_attention_pooling": {"pooling": LEXICON_POOLING},
-} | {
-    f"{paper}_{part}": {"variant": variants}
-    for paper, parts in (("causal2vec", CAUSAL2VEC_VARIANTS), ("anchor", ANCHOR_VARIANTS))
-    for part, variants in parts.items()
-}
-_NUMBERS = {
-    "stage": int,
-    "first": int,
-    "second": int,
-    "step": int,
-    "dimensions": int,
-    "tasks": int,
-    "score": float,
-    "hours": float,
-    "tokens": float,
-    "milliseconds": float,
-}
-
-_MEND = "Restore the file from the project's repository."
 
 
 def future_tokens() -> pd.DataFrame:
@@ -153,7 +38,7 @@ def future_tokens() -> pd.DataFrame:
     Source:
         The construction is that of LLM2Vec, section 4.1 and appendix F; the sentences are the project's own.
     """
-    return _read("probes", "future_tokens.csv", columns=["id", "prefix", "query", "positive", "negative"])
+    return read("probes", "future_tokens.csv", columns=["id", "prefix", "query", "positive", "negative"])
 
 
 def reviews() -> pd.DataFrame:
@@ -167,7 +52,7 @@ def reviews() -> pd.DataFrame:
         MissingDataError: The file is absent; the message names its path.
         DamagedFileError: The file is not the one described here; the message says what is wrong.
     """
-    return _read(
+    return read(
         "texts",
         "reviews.csv",
         columns=["id", "text", "label", "domain", "split"],
@@ -188,7 +73,7 @@ def paraphrase_ladder() -> pd.DataFrame:
     """
     columns = ["id", "source", "sentence1", "sentence2", "score"]
     grades = {f"{grade / 2:.1f}" for grade in range(11)}
-    frame = _read("texts", "paraphrase_ladder.csv", columns=columns, choices={"score": sorted(grades)})
+    frame = read("texts", "paraphrase_ladder.csv", columns=columns, choices={"score": sorted(grades)})
     return frame.astype({"score": float})
 
 
@@ -202,7 +87,7 @@ def topics() -> pd.DataFrame:
         MissingDataError: The file is absent; the message names its path.
         DamagedFileError: The file is not the one described here; the message says what is wrong.
     """
-    return _read("texts", "topics.csv", columns=["id", "topic", "text"])
+    return read("texts", "topics.csv", columns=["id", "topic", "text"])
 
 
 def hard_negatives() -> pd.DataFrame:
@@ -219,7 +104,7 @@ def hard_negatives() -> pd.DataFrame:
         MissingDataError: The file is absent; the message names its path.
         DamagedFileError: The file is not the one described here; the message says what is wrong.
     """
-    return _read("mined", "docs.csv", columns=["id", *(f"negative_{number}" for number in range(1, 8))])
+    return read("mined", "docs.csv", columns=["id", *(f"negative_{number}" for number in range(1, 8))])
 
 
 def instructions(paper: str) -> pd.DataFrame:
@@ -242,7 +127,7 @@ def instructions(paper: str) -> pd.DataFrame:
     name = paper.replace("-", "_") if isinstance(paper, str) else paper
     if name not in INSTRUCTION_SETS:
         raise UnknownNameError("paper", paper, INSTRUCTION_SETS)
-    return _read(
+    return read(
         "instructions", f"{name}.csv", columns=["task", "side", "instruction", "source"], choices={"side": SIDES}
     )
 
@@ -258,7 +143,7 @@ def examples() -> pd.DataFrame:
         MissingDataError: The file is absent; the message names its path.
         DamagedFileError: The file is not the one described here; the message says what is wrong.
     """
-    return _read("instructions", "examples.csv", columns=["task", "query", "response"])
+    return read("instructions", "examples.csv", columns=["task", "query", "response"])
 
 
 def published(table: str) -> pd.DataFrame:
@@ -273,6 +158,13 @@ def published(table: str) -> pd.DataFrame:
         last-token, or second-copy for Echo), ``benchmark``, ``task_type`` (a type of MTEB, or average) and
         ``source``, strings; ``tasks`` (int64), the number of tasks behind the score; ``score`` (float64), in points
         as printed. An average is the paper's own, over tasks and not over types.
+
+        ``llm2vec_datasets``, ``nv_embed_datasets``, ``lens_datasets``, ``causal2vec_datasets``, ``anchor_datasets``: as
+        the table of the same paper that ends in ``_mteb``, but a row for each dataset: ``task`` (mteb's name, or
+        average) in place of ``tasks``. Of LENS, 49 of the 56.
+
+        ``llm2vec_others``, ``anchor_others`` and ``nv_embed_mteb``: ``model`` (as printed), ``task_type``, ``tasks``,
+        ``score`` and ``source``: what the paper sets beside its own models; in the last one these are there too.
 
         ``llm2vec_words``: ``model``, ``attention``, ``training``, ``task`` (chunk, ner or pos of CoNLL-2003),
         ``score`` and ``source``.
@@ -290,6 +182,13 @@ def published(table: str) -> pd.DataFrame:
         ``nv_embed_labels``: ``task`` (mteb's name, or average), ``documents`` (what positives and negatives are:
         labels of the classes, or examples), ``score`` and ``source``.
 
+        ``nv_embed_air_bench``: ``model``, ``part`` (of AIR-Bench: QA in nDCG@10, Long-Doc in recall@10), ``domain``,
+        ``tasks``, ``score`` and ``source``.
+
+        ``nv_embed_compression``: ``model``, ``sparsity`` and the ``criterion`` that it was pruned by (none for smaller
+        models beside it), ``retraining`` (none, on labels, or on labels with distillation), ``precision``, ``tasks``,
+        ``score`` and ``source``.
+
         ``lens_mteb``: ``model``, ``dimensions`` (int64), ``data`` (public, or non-public where not all of what the
         model was trained on is), ``task_type``, ``tasks``, ``score`` and ``source``.
 
@@ -306,7 +205,7 @@ def published(table: str) -> pd.DataFrame:
         ``task_type``, ``tasks``, ``score`` and ``source``.
 
         ``causal2vec_components``, ``_freezing``, ``_position``, ``_tokens`` and ``_representation``: ``model``,
-        ``variant`` (one of ``CAUSAL2VEC_VARIANTS``), ``task_type``, ``tasks``, ``score`` and ``source``.
+        ``variant`` (one of ``tables.CAUSAL2VEC_VARIANTS``), ``task_type``, ``tasks``, ``score`` and ``source``.
 
         ``causal2vec_encoders``: ``model`` (none where the encoder embeds alone), ``encoder`` (none where there is only
         the language model), ``task_type``, ``tasks``, ``score`` and ``source``.
@@ -314,10 +213,10 @@ def published(table: str) -> pd.DataFrame:
         ``causal2vec_efficiency``: ``method``, ``task`` (mteb's name), ``tokens`` and ``milliseconds`` (float64, the
         mean of a text) and ``source``.
 
-        ``anchor_mteb`` and ``anchor_objectives``: ``model``, ``variant`` (one of ``ANCHOR_VARIANTS``), ``task_type``,
-        ``tasks``, ``score`` and ``source``. ``anchor_stages`` likewise, averages alone; ``anchor_alpha`` too, of a
-        model that is not named; ``anchor_steps`` with the steps of the ``first`` and ``second`` stage (int64);
-        ``anchor_early`` with the ``step`` (int64) of the second.
+        ``anchor_mteb`` and ``anchor_objectives``: ``model``, ``variant`` (one of ``tables.ANCHOR_VARIANTS``),
+        ``task_type``, ``tasks``, ``score`` and ``source``. ``anchor_stages`` likewise, averages alone;
+        ``anchor_alpha`` too, of a model that is not named; ``anchor_steps`` with the steps of the ``first`` and
+        ``second`` stage (int64); ``anchor_early`` with the ``step`` (int64) of the second.
 
         ``anchor_llama2vec``: ``variant``, steps of its ``first`` stage, ``score`` (nDCG@10 on BEIR) and ``source``.
 
@@ -329,45 +228,11 @@ def published(table: str) -> pd.DataFrame:
         DamagedFileError: The file is not the one described here; the message says what is wrong.
 
     Source:
-        LLM2Vec: tables 1, 2 and 5; 1 and appendix E.1 for Echo; 4; 6. NV-Embed: tables 2 and 3; 4; 5. LENS:
-        tables 1; 2; 5; 6. Causal2Vec: tables 1; 2, 11, 12, 5 and 10; 6; section 4.4. Anchor: tables 1; 3; 10;
-        4; 5; 9; 12; 7.
+        LLM2Vec: tables 1, 2, 4, 5, 6, 9, 11, 12 and appendix E.1. NV-Embed: tables 1 to 10 and 14. LENS: tables 1, 2,
+        5, 6 and 9. Causal2Vec: tables 1, 2, 5, 6, 10, 11, 12, 14 and section 4.4. Anchor: tables 1 to 5, 7, 9, 10, 12,
+        14 and 15. Every row names its own.
     """
     name = table.replace("-", "_") if isinstance(table, str) else table
     if name not in PUBLISHED:
         raise UnknownNameError("published table", table, PUBLISHED)
-    columns = PUBLISHED[name]
-    numbers = {column: kind for column, kind in _NUMBERS.items() if column in columns}
-    choices = {column: known for column, known in _CHOICES.items() if column in columns}
-    choices |= _CHOICES_OF_ONE.get(name, {})
-    frame = _read("published", f"{name}.csv", columns=list(columns), choices=choices)
-    try:
-        return frame.astype(numbers)
-    except ValueError as error:
-        path = data_path("published", f"{name}.csv")
-        raise DamagedFileError(f"{path}: expected numbers as {' and '.join(numbers)}, got {error}. {_MEND}") from error
-
-
-def _read(*parts: str, columns: list[str], choices: dict[str, tuple | list] | None = None) -> pd.DataFrame:
-    """A CSV under ``data/`` as strings, refused unless it has these columns, no blank, no id twice, known choices."""
-    path = data_path(*parts)
-    try:
-        # No value means "missing" here: a text that reads "None" or "NA" is a text.
-        frame = pd.read_csv(path, dtype=str, keep_default_na=False)
-    except ValueError as error:
-        raise DamagedFileError(f"{path}: expected a CSV table in UTF-8, got {error}. {_MEND}") from error
-    if list(frame.columns) != columns:
-        raise DamagedFileError(f"{path}: expected the columns {columns}, got {list(frame.columns)}. {_MEND}")
-    blank = frame.apply(lambda column: column.str.strip() == "").any(axis=1)
-    if frame.empty or blank.any():
-        got = f"line {blank.idxmax() + 2} with an empty one" if blank.any() else "no rows"
-        raise DamagedFileError(f"{path}: expected a value in every field, got {got}. {_MEND}")
-    for column, allowed in (choices or {}).items():
-        strange = frame.loc[~frame[column].isin(allowed), column]
-        if len(strange):
-            known = ", ".join(allowed)
-            raise DamagedFileError(f"{path}: expected {column} to be one of {known}, got {strange.iloc[0]!r}. {_MEND}")
-    if "id" in frame and frame["id"].duplicated().any():
-        twice = frame.loc[frame["id"].duplicated(), "id"].iloc[0]
-        raise DamagedFileError(f"{path}: expected each id once, got {twice!r} again. {_MEND}")
-    return frame
+    return read_published(name)

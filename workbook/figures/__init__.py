@@ -8,6 +8,7 @@ from .charts import bars, distributions, lines, scatter
 from .maps import heatmap, heatmaps
 from .runs import estimates, losses
 from .style import DASHES, FULL, HALF, HATCHES, MARKERS, OKABE_ITO, save, use_style
+from .tiles import tiles
 
 __all__ = [
     "DASHES",
@@ -25,5 +26,6 @@ __all__ = [
     "losses",
     "save",
     "scatter",
+    "tiles",
     "use_style",
 ]

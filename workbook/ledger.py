@@ -1,0 +1,174 @@
+"""The claims ledger: of every claim of the five papers, what a run measured, and whether it held."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from . import claims, figures
+from .claims import Claim, Verdict
+from .errors import DamagedFileError, MissingDataError, UnknownNameError
+from .files import atomic_file
+
+FIGURE = "claims"
+"""Name of the ledger's figure in a run folder."""
+NOT_RUN = "not run"
+VERDICTS = (
+    claims.REPRODUCED,
+    claims.PARTLY,
+    claims.NOT_REPRODUCED,
+    claims.NO_INTERVAL,
+    claims.NOT_TESTED,
+    NOT_RUN,
+)
+"""What the ledger says of a claim, from the most to the least that is known."""
+_TESTED = VERDICTS[:3]
+
+
+def table(folder: str | Path) -> pd.DataFrame:
+    """Every claim with what the notebooks of a run found of it.
+
+    An effect is how far a comparison of the rule holds, see `workbook.claims.effect`; of several comparisons, and of
+    several notebooks that judged the claim, the one that holds the least stands here.
+
+    Args:
+        folder: A run folder, with the ``claims.json`` that its notebooks wrote.
+
+    Returns:
+        One row for each claim, paper by paper: ``paper``, ``claim`` (its id), ``place``, ``statement``,
+        ``comparison``, ``published_low`` and ``published_high`` (its effect in the paper, over ``models`` models),
+        ``effect``, ``low`` and ``high`` (of the run, with its interval; NaN where there is none), ``scale`` (of the
+        run's numbers; where there are none the smallest that can test the claim), ``notebook`` (those that judged it,
+        or empty) and ``verdict`` (one of ``VERDICTS``; partly where notebooks differ).
+
+    Raises:
+        MissingDataError: The folder holds no verdicts.
+        DamagedFileError: The verdicts can't be read, or are by another rule than the claim has.
+        UnknownNameError: A verdict on a claim that there is not.
+    """
+    found = _verdicts(Path(folder))
+    rows = pd.DataFrame([_row(claim, found[claim.id]) for claim in claims.load().values()])
+    papers = list(rows["paper"].unique())
+    return rows.sort_values("paper", key=lambda names: names.map(papers.index), kind="stable", ignore_index=True)
+
+
+def counts(rows: pd.DataFrame) -> pd.DataFrame:
+    """Number of claims by paper and verdict, with their sums: rows of `table` in, papers and verdicts out."""
+    found = pd.crosstab(rows["paper"], rows["verdict"], margins=True, margins_name="all")
+    return found.reindex(index=[*rows["paper"].unique(), "all"], columns=[*VERDICTS, "all"], fill_value=0)
+
+
+def readable(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of `table` as text, for people: claim, verdict, measured, published, scale and place.
+
+    Effects have three digits and a sign; ``+2.1 [0.4, 3.8]`` is one with its interval, ``+0.5 to +1.3 (3)`` the range
+    over three models.
+    """
+    effects, printed = rows[["effect", "low", "high"]], rows[["published_low", "published_high", "models"]]
+    return rows[["claim", "verdict"]].assign(
+        measured=[_measured(*numbers) for numbers in effects.itertuples(index=False)],
+        published=[_published(*numbers) for numbers in printed.itertuples(index=False)],
+        scale=rows["scale"],
+        place=rows["place"],
+    )
+
+
+def figure(rows: pd.DataFrame) -> Figure:
+    """A strip for each paper, a tile for each of its claims: rows of `table` in, a figure out."""
+    return figures.tiles(rows, "paper", "verdict", kinds=VERDICTS, title="Claims by paper and verdict")
+
+
+def write(folder: str | Path) -> pd.DataFrame:
+    """Write ``ledger.json``, ``ledger.csv`` and the figure ``claims`` into a run folder.
+
+    The JSON holds every claim as it stands in the data, with all verdicts on it; the table is that of `table`.
+
+    Args:
+        folder: As for `table`.
+
+    Returns:
+        What `table` gives.
+
+    Raises:
+        MissingDataError, DamagedFileError, UnknownNameError: As `table`; nothing is written then.
+        OutputError: The folder can't be written.
+    """
+    folder = Path(folder)
+    rows, known, found = table(folder), claims.load(), _verdicts(folder)
+    entries = [
+        known[name].model_dump(mode="json")
+        | {"verdict": verdict, "verdicts": [one.model_dump(mode="json") for one in found[name]]}
+        for name, verdict in rows[["claim", "verdict"]].itertuples(index=False)
+    ]
+    with atomic_file(folder / "ledger.json") as temporary:
+        temporary.write_text(json.dumps(entries, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    with atomic_file(folder / "ledger.csv") as temporary:
+        rows.to_csv(temporary, index=False, lineterminator="\n")
+    figures.save(figure(rows), FIGURE, rows[["paper", "claim", "verdict"]], folder / "figures")
+    return rows
+
+
+def _verdicts(folder: Path) -> dict[str, list[Verdict]]:
+    """The verdicts of a run by claim, each by the rule that the claim has today."""
+    path = folder / "claims.json"
+    if not path.exists():
+        raise MissingDataError(
+            f"Expected the verdicts of a run in {path}, found none. Run the notebooks into this folder first, "
+            "or name the folder of another run."
+        )
+    known = claims.load()
+    found: dict[str, list[Verdict]] = {name: [] for name in known}
+    for verdict in claims.read(path):
+        again = f"Run notebook {verdict.notebook or 'that wrote it'} again, or delete the file."
+        if verdict.id not in known:
+            raise UnknownNameError(f"claim in {path}", verdict.id, known, again)
+        if strange := set(verdict.clauses) - set(known[verdict.id].rule):
+            raise DamagedFileError(
+                f"{path}: expected a verdict on claim {verdict.id!r} by its rule {list(known[verdict.id].rule)}, "
+                f"got one by {sorted(strange)}. {again}"
+            )
+        found[verdict.id].append(verdict)
+    return found
+
+
+def _row(claim: Claim, verdicts: Sequence[Verdict]) -> dict[str, object]:
+    words = {verdict.verdict for verdict in verdicts} or {NOT_RUN}
+    tested = words & set(_TESTED)
+    effects = [item for verdict in verdicts for item in verdict.effects().items()]
+    published = {clause: list(claim.published_effects(clause).values()) for clause in claim.rule}
+    comparison, effect = min(effects, key=lambda item: item[1].value, default=(None, None))
+    if effect is None:
+        comparison = min(published, key=lambda clause: min(published[clause], default=math.inf))
+    return {
+        "paper": claim.paper,
+        "claim": claim.id,
+        "place": claim.place,
+        "statement": claim.statement,
+        "comparison": comparison,
+        "published_low": min(published[comparison], default=math.nan),
+        "published_high": max(published[comparison], default=math.nan),
+        "models": len(published[comparison]),
+        "effect": math.nan if effect is None else effect.value,
+        "low": math.nan if effect is None or effect.low is None else effect.low,
+        "high": math.nan if effect is None or effect.high is None else effect.high,
+        "scale": ", ".join(dict.fromkeys(verdict.scale for verdict in verdicts)) or claim.scale,
+        "notebook": ", ".join(verdict.notebook for verdict in verdicts),
+        "verdict": claims.PARTLY if len(tested) > 1 else min(tested or words, key=VERDICTS.index),
+    }
+
+
+def _measured(effect: float, low: float, high: float) -> str:
+    if math.isnan(effect):
+        return "-"
+    return f"{effect:+.3g}" + ("" if math.isnan(low) or low == high else f" [{low:.3g}, {high:.3g}]")
+
+
+def _published(low: float, high: float, models: int) -> str:
+    if not models:
+        return "-"
+    return f"{low:+.3g}" if low == high else f"{low:+.3g} to {high:+.3g} ({models})"
