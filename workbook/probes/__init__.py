@@ -8,6 +8,7 @@ from .cost import BITS, encoding_cost, index_bytes, index_cost, pareto
 from .latents import discriminating_latents, latent_attention
 from .lexicon import by_position, top_clusters
 from .states import TIE, layer_cosine, prefix_test, recency
+from .vectors import vector_lengths, vector_map
 from .words import word_guesses, word_probe, word_states
 
 __all__ = [
@@ -26,6 +27,8 @@ __all__ = [
     "recency",
     "regenerated",
     "top_clusters",
+    "vector_lengths",
+    "vector_map",
     "word_guesses",
     "word_probe",
     "word_states",
