@@ -1,5 +1,6 @@
 """Figures: what is plotted is what was given, the same bytes on every run, and bad frames named."""
 
+import io
 import itertools
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.collections import LineCollection
+from PIL import Image
 
 from workbook import figures
 from workbook.errors import InvalidValueError, OutputError, UnknownNameError
@@ -241,6 +243,14 @@ def test_same_bytes_in_another_process(tmp_path):
     paths = figures.save(DRAW["bars"](), "x", SCORES, tmp_path / "a")
     assert all(path.read_bytes() == (tmp_path / "b" / path.name).read_bytes() for path in paths.values())
     assert b"matplotlib.org" not in paths["pdf"].read_bytes() + paths["png"].read_bytes()
+
+
+def test_on_a_screen_a_figure_has_its_own_size_and_the_same_bytes():
+    (image, size), again = figures.png(DRAW["bars"]()), figures.png(DRAW["bars"]())
+    assert (image, size) == again
+    assert size == {"width": 640, "height": 320}
+    shown = Image.open(io.BytesIO(image))
+    assert (shown.format, *shown.size) == ("PNG", int(6.4 * 144), int(3.2 * 144))
 
 
 def test_csv_holds_what_is_plotted(tmp_path):
