@@ -1,6 +1,4 @@
-"""What several models make of the same texts: nearest neighbours side by side, how far their rankings agree, and which
-of two finds what the other does not.
-"""
+"""Several models on the same texts: neighbours side by side, how far rankings agree, and what two find together."""
 
 from __future__ import annotations
 

@@ -123,8 +123,9 @@ def index_bytes(vectors: np.ndarray, tops: Sequence[int] = ()) -> pd.DataFrame:
 
 
 def pareto(rows: pd.DataFrame, cost: str, score: str) -> pd.Series:
-    """Which rows are on the front of quality against cost: none costs less and scores as well, or costs as much and
-    scores better.
+    """Which rows are on the front of quality against cost.
+
+    Of such a row no other is better in one of the two, cost or score, and at least as good in the other.
 
     Args:
         rows: One row a choice, such as a method.
