@@ -95,6 +95,13 @@ def test_the_table_names_the_latents_farthest_from_the_background(reviewed):
     assert reviewed.table(ONE).shape == (8 * 3, 5)
 
 
+def test_texts_without_classes_are_a_background_too(reviewed):
+    plain = LatentExplorer(reviewed.model, REVIEWS, instruction="Praise or blame")
+    assert plain.latents is None
+    expected = reviewed.table(ONE).drop(columns="positive - negative")
+    assert plain.table(ONE).equals(expected)
+
+
 def test_the_latents_can_be_read_and_the_model_is_left_as_it_was(reviewed):
     attention = probes.latent_attention(reviewed.model, REVIEWS, "Praise or blame")
     assert reviewed.latents.equals(probes.discriminating_latents(attention, LABELS, "positive"))

@@ -1,5 +1,6 @@
 """Figures: what is plotted is what was given, the same bytes on every run, and bad frames named."""
 
+import io
 import itertools
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.collections import LineCollection
+from PIL import Image
 
 from workbook import figures
 from workbook.errors import InvalidValueError, OutputError, UnknownNameError
@@ -27,6 +29,14 @@ LAYERS = pd.DataFrame({"layer": [*range(31)] * 2, "cosine": np.linspace(1, 0, 62
 HISTORY = pd.DataFrame(
     {"stage": ["mntp"] * 4 + ["simcse"] * 2, "step": [1, 2, 3, 4, 1, 2], "loss": [9, 7, 6, 5, 2, 1.5]}
 )
+CHOICES = pd.DataFrame(
+    {
+        "method": ["mean", "lens $5 $", "echo", "icl"],
+        "bytes": [2304, 512, 2304, 4608],
+        "score": [50.0, 44.0, 49.0, 48.0],
+        "front": [True, True, False, False],
+    }
+).assign(low=lambda frame: frame["score"] - 1, high=lambda frame: frame["score"] + 2)
 MATRIX = pd.DataFrame([[0.1, 0.9], [0.4, np.nan]], index=["layer 0", "layer 1"], columns=["the", "cat"])
 HEADS = {f"head {n}": pd.DataFrame(np.random.default_rng(n).random((20, 512)) / 10) for n in range(1, 9)}
 
@@ -42,6 +52,9 @@ DRAW = {
         hue="text",
     ),
     "scatter": lambda: figures.scatter(LAYERS, "layer", "cosine", hue="text"),
+    "front": lambda: figures.scatter(
+        CHOICES, "bytes", "score", names="method", low="low", high="high", front="front", logx=True
+    ),
     "heatmap": lambda: figures.heatmap(MATRIX, signed=True, unit="cosine"),
     "heads": lambda: figures.heatmaps(HEADS, xlabel="latent", split=10, marks={"head 3": [0, 400], "head 8": [511]}),
     "estimates": lambda: figures.estimates(
@@ -94,6 +107,50 @@ def test_estimates_show_values_and_intervals_and_later_sources_hollow():
     places = np.concatenate([bar.lines[0].get_xdata() for bar in points.values()])
     assert len(set(places)) == 5  # no point hides another
     assert sorted(places.astype(float).round()) == [0, 0, 0, 1, 1]
+
+
+def test_the_front_is_filled_and_joined_by_steps_and_every_point_has_its_interval():
+    axes = DRAW["front"]().axes[0]
+    step, points = axes.lines[0], axes.collections[-1]
+    assert (step.get_drawstyle(), step.get_xydata().tolist()) == ("steps-post", [[512, 44], [2304, 50]])
+    drawn = dict(zip(map(tuple, points.get_offsets().tolist()), points.get_facecolor().tolist(), strict=True))
+    hollow = {place for place, colour in drawn.items() if colour == [1, 1, 1, 1]}
+    assert hollow == {(2304, 49), (4608, 48)}
+    assert [*drawn][-2:] == [(2304, 50), (512, 44)], "the front lies on top"
+    bars = [part.get_segments() for part in axes.collections if isinstance(part, LineCollection)]
+    assert [bar.tolist() for bar in bars[0]] == [
+        [[x, y - 1], [x, y + 2]] for x, y in CHOICES[["bytes", "score"]].to_numpy()
+    ]
+    assert axes.get_xscale() == "log"
+    assert axes.xaxis.get_major_formatter()(1000) == "1000"
+
+
+def test_names_stand_beside_their_points_and_cover_neither_each_other_nor_points():
+    draw = np.random.default_rng(0)
+    close = pd.DataFrame({"x": draw.random(16), "y": draw.random(16), "who": [f"text {n}" for n in range(16)]})
+    for fig, count in ((DRAW["front"](), 4), (figures.scatter(close, "x", "y", names="who"), 16)):
+        fig.draw_without_rendering()
+        axes = fig.axes[0]
+        assert [text.get_text() for text in axes.texts][:2] in (["mean", "lens $5 $"], ["text 0", "text 1"])
+        boxes = [text.get_window_extent() for text in axes.texts]
+        assert len(boxes) == count
+        assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+        points = axes.transData.transform(axes.collections[-1].get_offsets())
+        for box in boxes:
+            assert not any(box.contains(*point) for point in points)
+            assert axes.bbox.contains(box.x0, box.y0)
+            assert axes.bbox.contains(box.x1, box.y1)
+        for text, box in zip(axes.texts, boxes, strict=True):
+            at = axes.transData.transform(text.xy)
+            nearest = np.clip(at, box.p0, box.p1)
+            assert np.hypot(*(at - nearest)) < 12
+
+
+def test_without_names_intervals_or_a_front_a_scatter_is_points_alone():
+    axes = DRAW["scatter"]().axes[0]
+    assert len(axes.collections) == 2
+    assert not axes.lines
+    assert not axes.texts
 
 
 def test_losses_have_their_chance_level_in_a_panel_each():
@@ -204,6 +261,14 @@ def test_same_bytes_in_another_process(tmp_path):
     paths = figures.save(DRAW["bars"](), "x", SCORES, tmp_path / "a")
     assert all(path.read_bytes() == (tmp_path / "b" / path.name).read_bytes() for path in paths.values())
     assert b"matplotlib.org" not in paths["pdf"].read_bytes() + paths["png"].read_bytes()
+
+
+def test_on_a_screen_a_figure_has_its_own_size_and_the_same_bytes():
+    (image, size), again = figures.png(DRAW["bars"]()), figures.png(DRAW["bars"]())
+    assert (image, size) == again
+    assert size == {"width": 640, "height": 320}
+    shown = Image.open(io.BytesIO(image))
+    assert (shown.format, *shown.size) == ("PNG", int(6.4 * 144), int(3.2 * 144))
 
 
 def test_csv_holds_what_is_plotted(tmp_path):

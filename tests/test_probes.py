@@ -1,12 +1,16 @@
 """The probes: against a naive second implementation, and on models whose answer is known."""
 
+import doctest
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from sentence_transformers.util.quantization import quantize_embeddings
 
 from workbook import attention, build, probes
 from workbook.corpora import authored
-from workbook.errors import InvalidValueError
+from workbook.errors import InvalidValueError, UnknownNameError
 
 TEXTS = ["one two three four five six", "seven eight nine ten eleven twelve", "red green blue white black grey"]
 TRIPLES = authored.future_tokens().head(6)
@@ -186,3 +190,56 @@ def test_index_cost_refuses_what_it_cannot_rank():
         probes.index_cost(np.ones((2, 4)), np.ones((2, 5)), (1,))
     with pytest.raises(InvalidValueError, match="top"):
         probes.index_cost(np.ones((2, 4)), np.ones((2, 4)), (0,))
+
+
+def test_index_bytes_are_those_of_the_arrays():
+    vectors = np.maximum(np.random.default_rng(0).normal(size=(200, 37)), 0).astype(np.float32)
+    found = probes.index_bytes(vectors, tops=(3, 37)).set_index("form")["bytes"].to_dict()
+    for form, name in (("float32", "float32"), ("int8", "int8"), ("binary", "ubinary")):
+        kept = np.concatenate([vectors, np.zeros((200, 3 if form == "binary" else 0), np.float32)], axis=1)
+        assert found[form] == quantize_embeddings(kept, name).nbytes / 200
+    assert found["float16"] == vectors.astype(np.float16).nbytes / 200
+    by_search = probes.index_cost(vectors[:2], vectors, (3, 37)).groupby("top")["bytes"].first()
+    assert [found["top 3"], found["top 37"]] == by_search.tolist() == [24, min(148, 8 * (vectors > 0).sum() / 200)]
+    assert [*found] == [*probes.BITS, "top 3", "top 37"]
+
+
+def test_the_examples_hold():
+    tried = doctest.testmod(probes.cost)
+    assert tried.attempted >= 2
+    assert tried.failed == 0
+
+
+def test_index_bytes_refuse_what_is_no_lexicon():
+    with pytest.raises(InvalidValueError, match=r"vectors: expected numbers \(documents, dim\), got \(3,\)"):
+        probes.index_bytes(np.ones(3))
+    with pytest.raises(InvalidValueError, match=r"Are they from a lexicon model\?"):
+        probes.index_bytes(-np.ones((2, 3)), tops=(1,))
+    with pytest.raises(InvalidValueError, match="top"):
+        probes.index_bytes(np.ones((2, 3)), tops=(0,))
+
+
+def test_the_front_against_every_pair():
+    draw = np.random.default_rng(0)
+    for _ in range(20):
+        rows = pd.DataFrame({"cost": draw.integers(6, size=12), "score": draw.integers(6, size=12)}, index=range(5, 17))
+        expected = [
+            not any(
+                (o.cost < r.cost and o.score >= r.score) or (o.cost <= r.cost and o.score > r.score)
+                for o in rows.itertuples()
+            )
+            for r in rows.itertuples()
+        ]
+        found = probes.pareto(rows, "cost", "score")
+        assert found.tolist() == expected
+        assert found.index.equals(rows.index)
+        ends = rows[found].sort_values("cost")
+        assert (ends["cost"].iloc[0], ends["score"].iloc[-1]) == (rows["cost"].min(), rows["score"].max())
+
+
+def test_the_front_refuses_what_was_not_measured():
+    rows = pd.DataFrame({"cost": [1, 2], "score": [1.0, np.nan]})
+    with pytest.raises(InvalidValueError, match=r"score: expected finite numbers, .* Leave out"):
+        probes.pareto(rows, "cost", "score")
+    with pytest.raises(UnknownNameError, match=r"Unknown column 'costs'\. Did you mean 'cost'"):
+        probes.pareto(rows, "costs", "score")

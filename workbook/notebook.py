@@ -10,7 +10,6 @@ The setup cell of every notebook::
 from __future__ import annotations
 
 import ast
-import io
 import json
 import os
 import platform
@@ -30,7 +29,6 @@ import transformers
 from IPython import get_ipython
 from IPython.display import display
 from matplotlib.figure import Figure
-from PIL import Image
 from pydantic import Field, Strict, TypeAdapter, ValidationError
 
 from . import __version__, backbones, claims, experiments, figures, results
@@ -101,7 +99,7 @@ def start(
     if (shell := get_ipython()) is not None:
         _silence_progress_bars()
         pd.set_option("display.max_colwidth", 400, "display.width", 2000)  # verdicts quote whole claims
-        shell.display_formatter.formatters["image/png"].for_type(Figure, _png)
+        shell.display_formatter.formatters["image/png"].for_type(Figure, figures.png)
     folder = Path(output_dir).expanduser().resolve() if str(output_dir) else ROOT / "outputs" / chosen.name
     return Run(notebook, chosen, backbone, seed, rerun, folder, own)
 
@@ -329,15 +327,6 @@ def _refuse_unknown(declared: list[str]) -> None:
         for target in getattr(statement, "targets", []):
             if isinstance(target, ast.Name) and target.id not in declared:
                 raise UnknownNameError("parameter", target.id, declared)
-
-
-def _png(fig: Figure) -> tuple[bytes, dict[str, int]]:
-    """A figure as notebooks show it: sharp on dense screens, in its own size, small, the same bytes every time."""
-    drawn, small = io.BytesIO(), io.BytesIO()
-    fig.savefig(drawn, format="png", dpi=144, metadata={"Software": None})
-    Image.open(drawn).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(small, format="png", optimize=True)
-    width, height = (round(100 * inches) for inches in fig.get_size_inches())
-    return small.getvalue(), {"width": width, "height": height}
 
 
 def _silence_progress_bars() -> None:

@@ -7,7 +7,7 @@ nothing leaks; ``Run.figure`` of `workbook.notebook` saves and shows it.
 from .charts import bars, distributions, lines, scatter
 from .maps import heatmap, heatmaps
 from .runs import estimates, losses
-from .style import DASHES, FULL, HALF, HATCHES, MARKERS, OKABE_ITO, save, use_style
+from .style import DASHES, FULL, HALF, HATCHES, MARKERS, OKABE_ITO, png, save, use_style
 from .tiles import tiles
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "heatmaps",
     "lines",
     "losses",
+    "png",
     "save",
     "scatter",
     "tiles",

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, MaxNLocator
+from matplotlib.ticker import FixedLocator, LogFormatter, MaxNLocator
 
 from ..errors import InvalidValueError
-from .panels import check_columns, cycle, draw_baselines, finish, levels, rows_of, split_panels
+from .panels import check_columns, cycle, draw_baselines, finish, levels, rows_of, split_panels, write_names
 from .style import DASHES, FULL, HATCHES, MARKERS, OKABE_ITO, styled
 
 
@@ -260,10 +260,15 @@ def scatter(
     y: str,
     *,
     hue: str | None = None,
+    names: str | None = None,
+    low: str | None = None,
+    high: str | None = None,
+    front: str | None = None,
     panel: str | None = None,
     title: str = "",
     xlabel: str | None = None,
     ylabel: str | None = None,
+    logx: bool = False,
     size: tuple[float, float] = FULL,
 ) -> Figure:
     """Points on two axes, told apart by colour and marker: maps of embeddings, one score against another.
@@ -273,33 +278,56 @@ def scatter(
         x: Column along the horizontal axis.
         y: Column along the vertical axis.
         hue: Column that tells the points apart.
+        names: Column of what is written beside each point.
+        low: Column of the lower ends of intervals of ``y``; NaN draws none.
+        high: Column of their upper ends.
+        front: Column of bools, such as `workbook.probes.pareto` of quality against cost: these points are filled and
+            joined by steps, the height that can be had for a cost; the others are hollow.
         panel: Column whose values get a panel each, with shared limits.
         title: The quantity, not the finding.
         xlabel: Label with the unit; the column's name if not given.
         ylabel: Label with the unit; the column's name if not given.
+        logx: Logarithmic horizontal axis.
         size: Width and height in inches.
 
     Raises:
         UnknownNameError: A named column is absent.
         InvalidValueError: The frame is empty.
     """
-    check_columns(frame, x, y, hue, panel)
+    check_columns(frame, x, y, hue, names, low, high, front, panel)
     fig, panels = split_panels(frame, panel, size, title)
     for axes, part in panels:
+        if front:
+            steps = part[part[front]].sort_values(x)
+            axes.step(steps[x], steps[y], where="post", color="#555555", linewidth=1.1, zorder=1.5)
         for place, level in enumerate(levels(frame, hue)):
             rows = rows_of(part, hue, level)
+            if low and high:
+                errors = np.clip([rows[y] - rows[low], rows[high] - rows[y]], 0, None)
+                axes.errorbar(rows[x], rows[y], errors, fmt="none", ecolor="black", elinewidth=0.8, capsize=2)
+            color = cycle(OKABE_ITO, place)
+            if front:
+                rows = rows.sort_values(front, kind="stable")  # those on the front are drawn last, over the others
+            filled = rows[front] if front else [True] * len(rows)
             axes.scatter(
                 rows[x],
                 rows[y],
                 s=22,
-                color=cycle(OKABE_ITO, place),
+                facecolor=[color if full else "white" for full in filled],
                 marker=cycle(MARKERS, place),
-                edgecolor="black",
-                linewidth=0.4,
-                alpha=0.85,
+                edgecolor="black" if front is None else color,
+                linewidth=0.4 if front is None else 1.2,
+                alpha=0.85 if front is None else 1,
+                zorder=3,
                 label=str(level),
             )
         axes.grid()
+        if logx:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter(LogFormatter())  # 2000 in place of 2 x 10^3
+            axes.xaxis.set_minor_formatter(LogFormatter())
         axes.set_xlabel(x if xlabel is None else xlabel)
     finish(fig, panels, ylabel or y, legend=bool(hue))
+    if names:
+        write_names(fig, [(axes, part[[x, y, names]].drop_duplicates()) for axes, part in panels])
     return fig

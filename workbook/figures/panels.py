@@ -9,9 +9,14 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
 from ..errors import InvalidValueError, UnknownNameError
 from .style import DASHES, suptitle
+
+_SIDES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))
+_ACROSS = {1: "left", 0: "center", -1: "right"}
+_ALONG = {1: "bottom", 0: "center", -1: "top"}
 
 
 def check_columns(frame: pd.DataFrame, *columns: str | None) -> None:
@@ -70,6 +75,38 @@ def finish(fig: Figure, panels: list[tuple[Axes, pd.DataFrame]], ylabel: str, *,
         most = max(1, math.floor(fig.get_figwidth() / inches))
         columns = math.ceil(len(handles) / math.ceil(len(handles) / most))  # rows as full as one another
         fig.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=columns, handlelength=2.6)
+
+
+def write_names(fig: Figure, panels: list[tuple[Axes, pd.DataFrame]]) -> None:
+    """A name beside each point, on the first of eight sides where it covers neither a point nor another name.
+
+    Args:
+        fig: The figure, finished but for the names.
+        panels: Axes, and the points: horizontal place, height and name.
+    """
+    fig.draw_without_rendering()  # the layout has to stand before anything can be measured
+    for axes, points in panels:
+        places = axes.transData.transform(points.iloc[:, :2].to_numpy(float))
+        taken = [Bbox.from_extents(x - 4, y - 4, x + 4, y + 4) for x, y in places]
+        for x, y, name in points.itertuples(index=False):
+            text = axes.annotate(
+                str(name),
+                (x, y),
+                (0, 0),
+                textcoords="offset points",
+                fontsize=7,
+                in_layout=False,
+                parse_math=False,
+                zorder=1.8,  # lines that pass beneath make way
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
+            )
+            # On the first side again where no side is free.
+            for right, up in (*_SIDES, _SIDES[0]):
+                text.set(position=(5 * right, 4 * up), ha=_ACROSS[right], va=_ALONG[up])
+                box = text.get_window_extent()
+                if not box.count_overlaps(taken) and all(axes.bbox.contains(*corner) for corner in box.corners()):
+                    break
+            taken.append(box)
 
 
 def _legend_entries(axes: Axes) -> Iterator[tuple[str, object]]:

@@ -4,25 +4,31 @@ A probe takes a sentence-transformers model whose first module is a `workbook.mo
 """
 
 from .anchors import anchor_losses, regenerated
-from .cost import encoding_cost, index_cost
+from .cost import BITS, encoding_cost, index_bytes, index_cost, pareto
 from .latents import discriminating_latents, latent_attention
 from .lexicon import by_position, top_clusters
 from .states import TIE, layer_cosine, prefix_test, recency
+from .vectors import vector_lengths, vector_map
 from .words import word_guesses, word_probe, word_states
 
 __all__ = [
+    "BITS",
     "TIE",
     "anchor_losses",
     "by_position",
     "discriminating_latents",
     "encoding_cost",
+    "index_bytes",
     "index_cost",
     "latent_attention",
     "layer_cosine",
+    "pareto",
     "prefix_test",
     "recency",
     "regenerated",
     "top_clusters",
+    "vector_lengths",
+    "vector_map",
     "word_guesses",
     "word_probe",
     "word_states",

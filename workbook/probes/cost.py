@@ -1,4 +1,4 @@
-"""What it costs to embed and to search: tokens read, bytes kept, and time taken."""
+"""What it costs to embed and to search, tokens read, bytes kept and time taken; and what a cost buys."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ import numpy as np
 import pandas as pd
 from sklearn.feature_extraction import DictVectorizer
 
-from ..errors import InvalidValueError
+from ..errors import InvalidValueError, UnknownNameError
 from ..modules.sparse import sparse
 from .states import decoder_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+BITS = {"float32": 32, "float16": 16, "int8": 8, "binary": 1}
+"""Of a number of a vector, by how it is kept."""
+_SPARSE_BYTES = 8  # four for a weight, four for the number of its cluster
 
 
 def encoding_cost(
@@ -73,12 +77,12 @@ def index_cost(queries: np.ndarray, documents: np.ndarray, tops: Sequence[int | 
         raise InvalidValueError("queries, documents", "rows of one width, a document or more for each query", got)
     frames, gold = [], np.arange(len(queries))
     for top in tops:
-        asked, index, size = queries, documents, 4.0 * documents.shape[1]
+        asked, index, size = queries, documents, _dense_bytes(documents.shape[1])
         if top is not None:
             rows = [sparse(queries, queries.shape[1]), sparse(documents, top)]
             table = DictVectorizer(dtype=np.float32).fit([*rows[0], *rows[1]])
             asked, index = map(table.transform, rows)
-            size = min(size, 8 * index.nnz / len(documents))
+            size = _sparse_bytes(rows[1], documents.shape[1])
         began = time.perf_counter()
         scores = asked @ index.T
         spent = time.perf_counter() - began
@@ -87,3 +91,73 @@ def index_cost(queries: np.ndarray, documents: np.ndarray, tops: Sequence[int | 
         found = {"top": top or documents.shape[1], "query": gold, "reciprocal_rank": 100 / ranks, "bytes": size}
         frames.append(pd.DataFrame(found | {"milliseconds": 1000 * spent / len(queries)}))
     return pd.concat(frames, ignore_index=True)
+
+
+def index_bytes(vectors: np.ndarray, tops: Sequence[int] = ()) -> pd.DataFrame:
+    """What the vectors of documents take in an index, by how their numbers are kept.
+
+    The numbers alone are counted: not the ids, nor what a search structure adds.
+
+    Args:
+        vectors: (documents, dim).
+        tops: Of lexicon vectors: how many of the largest weights of a document are kept, by a sparse index.
+
+    Returns:
+        One row a form, the whole vectors first: ``form`` (a key of :data:`BITS`; ``top 8`` for vectors that are cut)
+        and ``bytes`` (a document, on average; of a cut one as :func:`index_cost` counts them).
+
+    Raises:
+        InvalidValueError: No vectors, a top below 1, or tops for vectors with numbers below 0.
+
+    Example:
+        >>> index_bytes(np.ones((2, 576)), tops=(8,))["bytes"].tolist()
+        [2304.0, 1152.0, 576.0, 72.0, 64.0]
+    """
+    vectors = np.asarray(vectors)
+    if vectors.ndim != 2 or not vectors.size:
+        raise InvalidValueError("vectors", "numbers (documents, dim)", vectors.shape)
+    dim = vectors.shape[1]
+    rows = [(form, _dense_bytes(dim, form)) for form in BITS]
+    rows += [(f"top {top}", _sparse_bytes(sparse(vectors, top), dim)) for top in tops]
+    return pd.DataFrame(rows, columns=["form", "bytes"])
+
+
+def pareto(rows: pd.DataFrame, cost: str, score: str) -> pd.Series:
+    """Which rows are on the front of quality against cost.
+
+    Of such a row no other is better in one of the two, cost or score, and at least as good in the other.
+
+    Args:
+        rows: One row a choice, such as a method.
+        cost: Column to be small.
+        score: Column to be large.
+
+    Returns:
+        Bools with the index of the rows; of equal rows all are on the front, or none.
+
+    Raises:
+        UnknownNameError: No such column.
+        InvalidValueError: A number that is not finite.
+
+    Example:
+        >>> pareto(pd.DataFrame({"bytes": [1, 2, 3], "score": [40, 60, 50]}), "bytes", "score").tolist()
+        [True, True, False]
+    """
+    for column in (cost, score):
+        if column not in rows:
+            raise UnknownNameError("column", column, map(str, rows))
+        if not np.isfinite(rows[column].to_numpy(float)).all():
+            raise InvalidValueError(column, "finite numbers", rows[column].tolist(), "Leave out what was not measured.")
+    costs, scores = (rows[column].to_numpy(float) for column in (cost, score))
+    as_good = (costs <= costs[:, None]) & (scores >= scores[:, None])  # the column's row against the row's
+    better = as_good & ((costs < costs[:, None]) | (scores > scores[:, None]))
+    return pd.Series(~better.any(axis=1), index=rows.index, name="front")
+
+
+def _dense_bytes(dim: int, form: str = "float32") -> float:
+    return float(np.ceil(dim * BITS[form] / 8))
+
+
+def _sparse_bytes(rows: Sequence[Mapping[int, float]], dim: int) -> float:
+    """Of cut vectors, on average, and never more than the whole ones take."""
+    return min(_dense_bytes(dim), _SPARSE_BYTES * sum(map(len, rows)) / len(rows))

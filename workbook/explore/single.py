@@ -1,51 +1,26 @@
-"""Small explorers: how alike two sentences are, which latents a text of one's own reads, and which words it weighs."""
+"""Explorers of one model: how alike two sentences are, which latents a text reads, and which words it weighs."""
 
 from __future__ import annotations
 
-import html
-import os
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import ipywidgets as widgets
 import numpy as np
 import pandas as pd
 
-from .attention import MODES
-from .errors import InvalidValueError, WorkbookError
-from .modules import Decoder, Pooling
-from .modules.pooling import POOLINGS
-from .probes import discriminating_latents, latent_attention, top_clusters
+from ..attention import MODES
+from ..errors import InvalidValueError
+from ..modules import Decoder, Pooling
+from ..modules.pooling import POOLINGS
+from ..probes import discriminating_latents, latent_attention, top_clusters
+from .shown import OfOneText, Shown, answered, refuse_blank, text_field
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
-class _Shown(ABC):
-    """What the explorers share: a table, and a panel in its place where a person looks on."""
-
-    @abstractmethod
-    def table(self, *texts: str) -> pd.DataFrame:
-        """What there is to say of the texts."""
-
-    @abstractmethod
-    def panel(self, *texts: str) -> widgets.VBox:
-        """The same, to be typed and chosen."""
-
-    def show(self, *texts: str) -> widgets.Widget | pd.DataFrame:
-        """Something to play with where a person looks on, else the table.
-
-        Args:
-            *texts: What to begin with.
-
-        Returns:
-            Widgets in JupyterLab and VS Code; a frame in papermill, nbclient and nbval, where nobody could type.
-        """
-        return self.panel(*texts) if _someone_looks_on() else self.table(*texts)
-
-
-class Explorer(_Shown):
+class Explorer(Shown):
     """Similarities of two sentences under every pooling and attention, with one backbone loaded once.
 
     The cosine of an untrained decoder is high for any two sentences. What can be read is its place: the share of
@@ -100,8 +75,8 @@ class Explorer(_Shown):
     def panel(self, first: str, second: str) -> widgets.VBox:
         """Two text fields, two choices, and a line that says how alike the sentences are."""
         controls = {
-            "first": _text_field(first, "First"),
-            "second": _text_field(second, "Second"),
+            "first": text_field(first, "First"),
+            "second": text_field(second, "Second"),
             "pooling": widgets.ToggleButtons(options=POOLINGS, description="Pooling"),
             "attention": widgets.ToggleButtons(options=MODES, description="Attention"),
         }
@@ -110,29 +85,21 @@ class Explorer(_Shown):
             cosine, above = self.compare(**chosen)
             return f"cosine <b>{cosine:.3f}</b>, more alike than {above:.0%} of unrelated pairs"
 
-        return _panel(controls, answer)
+        return answered(controls, answer)
 
 
-class _OfOneText(_Shown):
-    """An explorer of a single text."""
-
-    def panel(self, text: str) -> widgets.VBox:
-        """A text field and the table of what is typed."""
-        return _panel({"text": _text_field(text, "Text")}, lambda text: self.table(text).to_html(index=False))
-
-
-class LatentExplorer(_OfOneText):
-    """Latents that a text of one's own reads more or less than texts of two known classes do.
+class LatentExplorer(OfOneText):
+    """Latents that a text of one's own reads more or less than other texts do.
 
     Args:
         model: An embedder whose pooling is latent attention; it is left as it was.
-        texts: The background: texts of two classes, such as reviews, at least two of each.
-        labels: The class of each text.
+        texts: The background: with labels, texts of two classes, such as reviews, at least two of each.
+        labels: The class of each text; None where they have none.
         instruction: The bare task instruction in front of every text, those that are typed too; None for none.
 
     Attributes:
         latents: What tells the classes apart, as `workbook.probes.discriminating_latents` gives it; the first text's
-            class is the first.
+            class is the first. None without labels.
         background: Mean attention of the texts, float64 (heads, latents).
 
     Raises:
@@ -142,16 +109,21 @@ class LatentExplorer(_OfOneText):
     """
 
     def __init__(
-        self, model: SentenceTransformer, texts: Sequence[str], labels: Sequence, instruction: str | None = None
+        self,
+        model: SentenceTransformer,
+        texts: Sequence[str],
+        labels: Sequence | None = None,
+        instruction: str | None = None,
     ):
         attention = latent_attention(model, texts, instruction).astype(float)
         self.model = model
         self.instruction = instruction
         self.background = attention.mean(axis=0)
-        labels = list(labels)
-        self.latents = discriminating_latents(attention, labels, next(iter(labels), None))
-        other = next(label for label in labels if label != labels[0])
-        self._classes = f"{labels[0]} - {other}"
+        self.latents = None
+        if labels is not None:
+            labels = list(labels)
+            self.latents = discriminating_latents(attention, labels, next(iter(labels), None))
+            self._classes = " - ".join(map(str, dict.fromkeys(labels)))
 
     def table(self, text: str, top: int = 3) -> pd.DataFrame:
         """The latents in which a text differs most from the background, for every head.
@@ -162,13 +134,13 @@ class LatentExplorer(_OfOneText):
 
         Returns:
             One row per head and latent, the farthest from the background first: ``head`` and ``latent`` (from 0),
-            ``attention`` (the text's, 0 to 1, mean over its tokens), ``background`` (the mean of its texts), and a
-            column named after the classes, such as ``positive - negative``: the difference of their means.
+            ``attention`` (the text's, 0 to 1, mean over its tokens), ``background`` (the mean of its texts), and with
+            labels a column named after the classes, such as ``positive - negative``: the difference of their means.
 
         Raises:
             InvalidValueError: A text that is blank or not a string, or no positive whole number of latents.
         """
-        _refuse_blank(text)
+        refuse_blank(text)
         if type(top) is not int or top < 1:
             raise InvalidValueError("top", "a whole number from 1", top)
         attention = latent_attention(self.model, [text], self.instruction)[0].astype(float)
@@ -177,11 +149,12 @@ class LatentExplorer(_OfOneText):
         frame = pd.DataFrame(rows, columns=["head", "latent"])
         frame["attention"] = [attention[row] for row in rows]
         frame["background"] = [self.background[row] for row in rows]
-        frame[self._classes] = self.latents.set_index(["head", "latent"]).loc[rows, "difference"].to_numpy()
+        if self.latents is not None:
+            frame[self._classes] = self.latents.set_index(["head", "latent"]).loc[rows, "difference"].to_numpy()
         return frame.round(4)
 
 
-class LexiconExplorer(_OfOneText):
+class LexiconExplorer(OfOneText):
     """The words that a lexicon vector says a text of one's own is about.
 
     Args:
@@ -214,7 +187,7 @@ class LexiconExplorer(_OfOneText):
         Raises:
             InvalidValueError: A text that is blank or not a string, or no positive whole number of clusters.
         """
-        _refuse_blank(text)
+        refuse_blank(text)
         frame = top_clusters(self.model, [text], self.instruction, top)
         frame["words"] = [", ".join(map(_readable, words[:4])) for words in frame["words"]]
         frame["token"] = frame["token"].map(_readable)
@@ -223,35 +196,3 @@ class LexiconExplorer(_OfOneText):
 
 def _readable(token: str) -> str:
     return repr(token)[1:-1].replace(" ", "␣")
-
-
-def _refuse_blank(text: str) -> None:
-    if not isinstance(text, str) or not text.strip():
-        raise InvalidValueError("text", "a string that is not blank", text)
-
-
-def _text_field(text: str, name: str) -> widgets.Text:
-    if not isinstance(text, str):
-        raise InvalidValueError(name.lower(), "a string", text)
-    return widgets.Text(text, description=name, layout=widgets.Layout(width="40em"), continuous_update=False)
-
-
-def _panel(controls: dict[str, widgets.Widget], answer: Callable[..., str]) -> widgets.VBox:
-    """The controls, and below them the answer (HTML) to their values by name, or what is wrong with them."""
-    line = widgets.HTML()
-
-    def update(_: object = None) -> None:
-        try:
-            line.value = answer(**{name: control.value for name, control in controls.items()})
-        except WorkbookError as error:
-            line.value = html.escape(str(error))
-
-    for control in controls.values():
-        control.observe(update, "value")
-    update()
-    return widgets.VBox([*controls.values(), line])
-
-
-def _someone_looks_on() -> bool:
-    """Jupyter's server names the session, VS Code its process, to the kernels they start; batch runners do neither."""
-    return any(name in os.environ for name in ("JPY_SESSION_NAME", "VSCODE_PID"))

@@ -1,0 +1,93 @@
+"""How long vectors are, how they group and where they lie: on vectors whose answer is known."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy.cluster.hierarchy import fcluster, ward
+
+from workbook import build, probes
+from workbook.errors import InvalidValueError
+
+TEXTS = ["Rain is due tonight.", "The bakery opens at six.", "Copper conducts heat."]
+
+
+@pytest.fixture
+def groups():
+    """Twelve vectors of three directions in eight dimensions, of very different lengths, taken in turn."""
+    draw = np.random.default_rng(0)
+    directions = np.eye(8)[[0, 1, 2] * 4] + 0.1 * draw.normal(size=(12, 8))
+    return directions * draw.uniform(0.01, 100, size=(12, 1))
+
+
+def test_lengths_of_a_plain_vector():
+    model = build("mean", "tiny-llama", dtype="float32", device="cpu")
+    vectors = model.encode(TEXTS)
+    found = probes.vector_lengths(model, vectors)
+    expected = [[n, "whole", pytest.approx(sum(v**2 for v in row) ** 0.5, rel=1e-5)] for n, row in enumerate(vectors)]
+    assert found.to_numpy().tolist() == expected
+    lens = build("lens", "tiny-llama", dtype="float32", device="cpu")
+    assert probes.vector_lengths(lens, lens.encode(TEXTS))["length"].tolist() == pytest.approx([1] * 3)
+
+
+@pytest.mark.parametrize("representation", ["concat", "bi-eos", "eos"])
+def test_lengths_of_causal2vec_and_its_halves(representation):
+    options = {"pooling_options": {"representation": representation}, "dtype": "float32", "device": "cpu"}
+    model = build("causal2vec", "tiny-llama", **options)
+    vectors = model.encode(TEXTS)
+    found = probes.vector_lengths(model, vectors).pivot(index="text", columns="part", values="length")
+    halves = {"concat": ["context", "eos"], "bi-eos": ["encoder", "eos"], "eos": []}[representation]
+    assert set(found) == {"whole", *halves}
+    np.testing.assert_allclose(found["whole"], np.linalg.norm(vectors, axis=1), rtol=1e-5)
+    if halves:
+        np.testing.assert_allclose(found["whole"] ** 2, (found[halves] ** 2).sum(axis=1), rtol=1e-5)
+        options["pooling_options"] = {"representation": "eos"}
+        alone = build("causal2vec", "tiny-llama", **options).encode(TEXTS)
+        np.testing.assert_allclose(found["eos"], np.linalg.norm(alone, axis=1), rtol=1e-4)
+
+
+def test_clusters_are_wards_and_see_directions_alone(groups):
+    found = probes.vector_map(groups, 3)
+    assert found["cluster"].tolist() == [1, 2, 3] * 4
+    unit = groups / np.linalg.norm(groups, axis=1, keepdims=True)
+    for clusters in (2, 5, 12):
+        found = probes.vector_map(groups, clusters)["cluster"]
+        expected = fcluster(ward(unit), clusters, "maxclust")
+        together = [(found[i] == found[j], expected[i] == expected[j]) for i, j in itertools.combinations(range(12), 2)]
+        assert all(one == other for one, other in together)
+        first = found.drop_duplicates().tolist()
+        assert first == list(range(1, clusters + 1))
+
+
+def test_the_plane_is_that_of_the_largest_variance(groups):
+    found = probes.vector_map(groups, 2)
+    unit = groups / np.linalg.norm(groups, axis=1, keepdims=True)
+    values, axes = np.linalg.eigh(np.cov(unit.T))
+    for column, axis in (("x", axes[:, -1]), ("y", axes[:, -2])):
+        along = (unit - unit.mean(axis=0)) @ axis
+        np.testing.assert_allclose(np.abs(found[column]), np.abs(along), atol=1e-9)
+    assert found["shown"].tolist() == pytest.approx([values[-2:].sum() / values.sum()] * 12)
+
+
+def test_vectors_that_are_all_alike_have_a_map_too():
+    found = probes.vector_map(np.ones((4, 3)), 2)
+    assert sorted(found["cluster"].unique()) == [1, 2]
+    assert found["shown"].isna().all()
+    assert (found[["x", "y"]].abs() < 1e-9).all(axis=None)
+    assert probes.vector_map(np.zeros((2, 3)), 2)["cluster"].tolist() == [1, 2]
+
+
+def test_bad_input_is_named(groups):
+    model = build("mean", "tiny-llama", dtype="float32", device="cpu")
+    broken = groups.copy()
+    broken[[1, 4], 0] = np.inf
+    for read in (lambda vectors: probes.vector_lengths(model, vectors), lambda vectors: probes.vector_map(vectors, 2)):
+        with pytest.raises(InvalidValueError, match="vectors: expected finite numbers, got 'NaN or inf in 2 of 12'"):
+            read(broken)
+        with pytest.raises(InvalidValueError, match=r"vectors: expected numbers \(texts, dim\), got \(8,\)"):
+            read(groups[0])
+    with pytest.raises(InvalidValueError, match="vectors: expected at least two"):
+        probes.vector_map(groups[:1], 2)
+    for clusters in (1, 13, 2.0, True):
+        with pytest.raises(InvalidValueError, match="clusters: expected a whole number from 2 to 12"):
+            probes.vector_map(groups, clusters)

@@ -1,0 +1,196 @@
+"""Several models on the same texts: neighbours side by side, how far rankings agree, and what two find together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from scipy.stats import kendalltau, rankdata, t
+
+from ..errors import InvalidValueError, UnknownNameError
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+
+def cosines(
+    models: Mapping[str, SentenceTransformer],
+    queries: Sequence[str],
+    documents: Sequence[str],
+    prompts: Mapping[str, str] | None = None,
+) -> dict[str, np.ndarray]:
+    """Cosine of every query with every document, by every model: what the rankings below are made of.
+
+    Args:
+        models: Embedders by name.
+        queries: Strings.
+        documents: Strings.
+        prompts: By name of a model, what stands in front of its queries: the bare instruction, where the model begins
+            with a ``workbook.modules.Decoder``. Models that are not named have none.
+
+    Returns:
+        By name float32 (queries, documents), -1 to 1.
+
+    Raises:
+        InvalidValueError: No model, no text, or vectors that are not finite.
+        UnknownNameError: A prompt for a model that is not there.
+    """
+    from sentence_transformers.util import cos_sim
+
+    for name, texts in (("queries", queries), ("documents", documents)):
+        if isinstance(texts, str) or not len(texts):
+            raise InvalidValueError(name, "at least one, in a list", texts)
+    for name in prompts or {}:
+        if name not in models:
+            raise UnknownNameError("model", name, models)
+    found = {}
+    for name, model in models.items():
+        asked = model.encode_query(list(queries), prompt=(prompts or {}).get(name), show_progress_bar=False)
+        found[name] = cos_sim(asked, model.encode_document(list(documents), show_progress_bar=False)).numpy()
+    return _checked(found)
+
+
+def neighbours(cosines: Mapping[str, np.ndarray], documents: Sequence[str], top: int = 5) -> pd.DataFrame:
+    """The documents nearest to each query, by every model.
+
+    Args:
+        cosines: By name of a model (queries, documents), as :func:`cosines` gives them.
+        documents: The texts of the columns.
+        top: How many a query, or all there are.
+
+    Returns:
+        One row per query, model and rank: ``query`` (its row, from 0), ``method`` (the model's name), ``rank`` (from
+        1; of equals the earlier document first), ``text``, ``score`` (the cosine).
+
+    Raises:
+        InvalidValueError: Matrices of different shapes or with numbers that are not finite, another number of documents
+            than of columns, or no positive whole number of neighbours.
+    """
+    matrices = _checked(cosines)
+    queries, columns = next(iter(matrices.values())).shape
+    if len(documents) != columns:
+        raise InvalidValueError("documents", f"{columns}, one a column of the cosines", len(documents))
+    _whole("top", top)
+    best = {name: _nearest(matrix, top) for name, matrix in matrices.items()}
+    rows = [
+        (query, name, rank, documents[document], float(matrices[name][query, document]))
+        for query in range(queries)
+        for name in matrices
+        for rank, document in enumerate(best[name][query].tolist(), start=1)
+    ]
+    return pd.DataFrame(rows, columns=["query", "method", "rank", "text", "score"])
+
+
+def agreement(cosines: Mapping[str, np.ndarray], top: int = 10) -> pd.DataFrame:
+    """How alike every two models rank the same documents, with a 95 % interval over queries.
+
+    Two measures, because they can part company: ``overlap`` is the share of the first ``top`` documents that both name,
+    in whatever order (by chance, top / documents); ``kendall`` is Kendall's tau-b over all documents, most of which are
+    an answer to nothing (by chance 0).
+
+    Args:
+        cosines: By name of a model (queries, documents), as :func:`cosines` gives them; at least two models.
+        top: How many documents a reader would look at.
+
+    Returns:
+        One row per pair of models and measure: ``first``, ``second``, ``measure``, ``score`` (0 to 1, -1 to 1 for
+        kendall; mean over queries), ``low``, ``high`` (Student's interval; NaN for a single query) and ``queries``.
+        Kendall's tau is NaN where a model gives all documents of a query one score.
+
+    Raises:
+        InvalidValueError: Fewer than two models, matrices of different shapes or with numbers that are not finite, or
+            a ``top`` that is not a whole number from 1 to the number of documents.
+    """
+    matrices = _checked(cosines, least=2)
+    queries, documents = next(iter(matrices.values())).shape
+    _whole("top", top, documents)
+    best = {name: _nearest(matrix, top) for name, matrix in matrices.items()}
+    rows = []
+    for first, second in combinations(matrices, 2):
+        overlap = [len({*one} & {*other}) / top for one, other in zip(best[first], best[second], strict=True)]
+        kendall = [kendalltau(*rankings).statistic for rankings in zip(matrices[first], matrices[second], strict=True)]
+        rows += [(first, second, name, *_mean(values), queries)
+                 for name, values in (("overlap", overlap), ("kendall", kendall))]  # fmt: skip
+    return pd.DataFrame(rows, columns=["first", "second", "measure", "score", "low", "high", "queries"])
+
+
+def complement(cosines: Mapping[str, np.ndarray], top: int = 1) -> pd.DataFrame:
+    """Which of two models finds the right document, and what both together would find.
+
+    ``either`` is an oracle that asks the better of the two for each query. ``hybrid`` knows no answer: it ranks by the
+    mean of the two cosines, which is the cosine of the vectors of ``workbook.hybrid``. Two models have something to
+    give each other where the oracle lies above the better of the two alone; the hybrid shows how much of it can be had.
+
+    Args:
+        cosines: By name of a model (queries, documents), as :func:`cosines` gives them; at least two models. The
+            document in a query's own column is the right one.
+        top: Up to which rank a document counts as found.
+
+    Returns:
+        One row per pair of models, ranking and query: ``first``, ``second`` (the models' names), ``by`` (``first``,
+        ``second``, ``either`` or ``hybrid``), ``sentence`` (the query's row, from 0), ``words`` (1), ``rank`` (of the
+        right document, from 1; equal scores count against it), ``correct`` (1.0 if it is found). The columns are those
+        of which `workbook.experiments.accuracy` makes a share with its interval.
+
+    Raises:
+        InvalidValueError: Fewer than two models, matrices of different shapes or with numbers that are not finite, more
+            queries than documents, or no positive whole ``top``.
+
+    Source: LENS, section 5.3, for hybrids; the oracle is this project's.
+    """
+    matrices = _checked(cosines, least=2)
+    queries, documents = next(iter(matrices.values())).shape
+    if queries > documents:
+        raise InvalidValueError("cosines", "a document or more for each query", (queries, documents))
+    _whole("top", top)
+    frames = []
+    for first, second in combinations(matrices, 2):
+        ranks = {side: _ranks(matrices[name]) for side, name in (("first", first), ("second", second))}
+        ranks["either"] = np.minimum(ranks["first"], ranks["second"])
+        ranks["hybrid"] = _ranks((matrices[first] + matrices[second]) / 2)
+        for by, found in ranks.items():
+            row = {"first": first, "second": second, "by": by, "sentence": np.arange(queries), "words": 1}
+            frames.append(pd.DataFrame(row | {"rank": found, "correct": (found <= top).astype(float)}))
+    return pd.concat(frames, ignore_index=True)
+
+
+def _nearest(matrix: np.ndarray, top: int) -> np.ndarray:
+    """Columns of the largest numbers of each row, int (queries, top)."""
+    return np.argsort(-matrix, axis=1, kind="stable")[:, :top]
+
+
+def _ranks(matrix: np.ndarray) -> np.ndarray:
+    """Rank of each query's own document, int (queries,). Last among equals: vectors that are all alike find nothing."""
+    own = np.arange(len(matrix))
+    return rankdata(-matrix, method="max", axis=1)[own, own].astype(int)
+
+
+def _mean(values: Sequence[float]) -> tuple[float, float, float]:
+    """Mean and its 95 % interval, by Student's t."""
+    numbers, count = np.array(values, dtype=float), len(values)
+    half = t.ppf(0.975, count - 1) * numbers.std(ddof=1) / np.sqrt(count) if count > 1 else np.nan
+    return float(numbers.mean()), float(numbers.mean() - half), float(numbers.mean() + half)
+
+
+def _checked(cosines: Mapping[str, np.ndarray], least: int = 1) -> dict[str, np.ndarray]:
+    """The matrices, after a look at them."""
+    if len(cosines) < least:
+        raise InvalidValueError("cosines", f"at least {least}, by name of the model", [*cosines])
+    matrices = {name: np.asarray(matrix) for name, matrix in cosines.items()}
+    shapes = {name: matrix.shape for name, matrix in matrices.items()}
+    if len({*shapes.values()}) > 1 or any(len(shape) != 2 or 0 in shape for shape in shapes.values()):
+        raise InvalidValueError("cosines", "matrices (queries, documents) of one shape", shapes)
+    for name, matrix in matrices.items():
+        if not np.isfinite(matrix).all():
+            bad = int((~np.isfinite(matrix)).any(axis=1).sum())
+            way_out = "A training that ran away leaves such a model."
+            raise InvalidValueError(f"cosines of {name}", "finite numbers", f"NaN or inf in {bad} rows", way_out)
+    return matrices
+
+
+def _whole(name: str, value: object, most: int | None = None) -> None:
+    if type(value) is not int or value < 1 or (most is not None and value > most):
+        raise InvalidValueError(name, "a whole number from 1" + (f" to {most}" if most else ""), value)

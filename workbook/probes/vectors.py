@@ -1,0 +1,89 @@
+"""What the vectors of some texts look like: how long they are, how they group, and where they lie on a map."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from sklearn.cluster import AgglomerativeClustering
+from sklearn.decomposition import PCA
+from sklearn.preprocessing import normalize
+
+from ..errors import InvalidValueError
+from ..modules.contextual import REPRESENTATIONS, ContextualPooling
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+
+def vector_lengths(model: SentenceTransformer, vectors: np.ndarray) -> pd.DataFrame:
+    """How long vectors are, and the halves that Causal2Vec puts one behind the other.
+
+    A cosine does not see how long a vector is, but in a concatenation the longer half decides it.
+
+    Args:
+        model: The embedder that made the vectors.
+        vectors: (texts, dim), not normalised.
+
+    Returns:
+        One row per text and part: ``text`` (its row, from 0), ``part`` (``whole``; then, for a vector of several, the
+        names of `workbook.modules.contextual.REPRESENTATIONS`), ``length`` (Euclidean, 0 or more).
+
+    Raises:
+        InvalidValueError: Vectors that are not finite numbers (texts, dim).
+
+    Source: Causal2Vec, appendix C.1.
+    """
+    vectors = _finite(vectors)
+    pooling = [*model][-1]
+    names = REPRESENTATIONS[pooling.representation] if isinstance(pooling, ContextualPooling) else ()
+    halves = dict(zip(names, np.split(vectors, len(names), axis=1), strict=True)) if len(names) > 1 else {}
+    parts = {"whole": vectors} | halves
+    rows = {part: np.linalg.norm(values, axis=1) for part, values in parts.items()}
+    return pd.DataFrame(
+        [(text, part, float(rows[part][text])) for text in range(len(vectors)) for part in rows],
+        columns=["text", "part", "length"],
+    )
+
+
+def vector_map(vectors: np.ndarray, clusters: int) -> pd.DataFrame:
+    """Texts in clusters and on a plane, both by the direction of their vectors alone.
+
+    The clusters are Ward's: joined from single texts upward, always the two whose union is tightest; nothing is drawn
+    at random. The plane is that of the two principal components; it shows the clusters, it did not make them.
+
+    Args:
+        vectors: (texts, dim).
+        clusters: How many.
+
+    Returns:
+        One row a text: ``text`` (its row, from 0), ``cluster`` (from 1, in the order of their first texts), ``x``,
+        ``y`` (of the unit vectors, so that maps of several models have one measure) and ``shown``: the share of the
+        variance that the plane shows, 0 to 1, the same in all rows (NaN where all vectors are one).
+
+    Raises:
+        InvalidValueError: Vectors that are not finite numbers (texts, dim), fewer than two, or a number of clusters
+            that is not a whole one from 2 to the number of texts.
+    """
+    vectors = _finite(vectors)
+    if len(vectors) < 2 or vectors.shape[1] < 2:
+        raise InvalidValueError("vectors", "at least two, of two numbers or more", vectors.shape)
+    if type(clusters) is not int or not 2 <= clusters <= len(vectors):
+        raise InvalidValueError("clusters", f"a whole number from 2 to {len(vectors)}, the number of texts", clusters)
+    directions = normalize(vectors.astype(float))
+    found, _ = pd.factorize(AgglomerativeClustering(clusters).fit_predict(directions))
+    with np.errstate(invalid="ignore"):  # where all vectors are one there is no variance to show
+        plane = PCA(2, svd_solver="full").fit(directions)
+    x, y = plane.transform(directions).T
+    shown = float(plane.explained_variance_ratio_.sum())
+    return pd.DataFrame({"text": range(len(vectors)), "cluster": found + 1, "x": x, "y": y, "shown": shown})
+
+
+def _finite(vectors: np.ndarray) -> np.ndarray:
+    vectors = np.asarray(vectors)
+    if vectors.ndim != 2 or not vectors.size:
+        raise InvalidValueError("vectors", "numbers (texts, dim)", vectors.shape)
+    if bad := int((~np.isfinite(vectors)).any(axis=1).sum()):
+        raise InvalidValueError("vectors", "finite numbers", f"NaN or inf in {bad} of {len(vectors)}")
+    return vectors
