@@ -561,7 +561,7 @@ def test_the_command_records_and_goes_on(workbook, record, computed):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["07"], "Error: Unknown experiment '07'."),
+        (["99"], "Error: Unknown experiment '99'."),
         (["02_smal"], "Did you mean '02_small'?"),
         (["02_small", "--scale", "qick"], "Did you mean 'quick'?"),
         (["02_small", "--backbone", "tiny-lama"], "Did you mean 'tiny-llama'?"),
