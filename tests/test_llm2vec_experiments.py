@@ -5,7 +5,7 @@ import pytest
 
 import workbook
 from workbook import evaluation, probes
-from workbook.corpora import authored
+from workbook.corpora import tables
 from workbook.corpora.authored import future_tokens
 from workbook.corpora.roles import load_roles
 from workbook.evaluation import offline
@@ -93,7 +93,7 @@ def test_experiments_say_what_they_measure_on(experiment, model, monkeypatch):
 
         return spy
 
-    monkeypatch.setattr(authored, "data_path", spied("", authored.data_path))
+    monkeypatch.setattr(tables, "data_path", spied("", tables.data_path))
     monkeypatch.setattr(offline, "load_docs", spied("docs", offline.load_docs))
     monkeypatch.setattr(llm2vec, "load_roles", spied("roles", llm2vec.load_roles))
     experiment.measure(model, SIZES) if experiment.measure else experiment.watch(SIZES).measure(model)

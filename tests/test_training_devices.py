@@ -98,7 +98,8 @@ def test_two_processes_train_as_one(own, tmp_path):
     assert said["processes"] == 2
     for name, one in stages.items():
         alone = trained(one)
-        assert differing(load_file(tmp_path / f"{name}.safetensors"), alone.model, 1e-5) == [], name
+        # AdamW divides by the size of a gradient: where that is next to nothing, what is left is rounding.
+        assert differing(load_file(tmp_path / f"{name}.safetensors"), alone.model, 1e-4) == [], name
         assert differing(alone.model, tiny(), 1e-3), name
         (resumed, resumed_sha256, tokens), (again, again_sha256, _) = said[f"{name} resumed"], said[f"{name} again"]
         assert {*resumed} == {5, 6}, name
