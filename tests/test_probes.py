@@ -1,6 +1,7 @@
 """The probes: against a naive second implementation, and on models whose answer is known."""
 
 import doctest
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -8,9 +9,10 @@ import pytest
 import torch
 from sentence_transformers.util.quantization import quantize_embeddings
 
-from workbook import attention, build, probes
+from workbook import attention, build, probes, recipe
 from workbook.corpora import authored
 from workbook.errors import InvalidValueError, UnknownNameError
+from workbook.training import data as training_data
 
 TEXTS = ["one two three four five six", "seven eight nine ten eleven twelve", "red green blue white black grey"]
 TRIPLES = authored.future_tokens().head(6)
@@ -165,6 +167,53 @@ def test_encoding_cost_counts_tokens_and_takes_turns(tiny):
     assert (frame["seconds"] > 0).all()
     with pytest.raises(InvalidValueError, match="turns"):
         probes.encoding_cost(models, TEXTS, turns=0)
+
+
+def test_training_cost_counts_tokens_takes_turns_and_leaves_the_models_alone(tiny):
+    names = {"mean": "contrastive", "echo": "contrastive", "anchor": "reconstruction", "llm2vec": "mntp"}
+    shared = tiny("mean")
+    models = {name: build(name, shared) for name in ("mean", "echo", "anchor")}
+    models["llm2vec"] = tiny("llm2vec", mode="bidirectional")
+    stages = {name: recipe(name, "quick", "tiny-llama").only(stage).stages[0] for name, stage in names.items()}
+    longer = {"max_length": 200, "batch_size": 4}  # its tokens are characters
+    stages = {name: stage.model_copy(update=longer) for name, stage in stages.items()}
+    weights = {name: {key: value.clone() for key, value in m.state_dict().items()} for name, m in models.items()}
+    order = []
+    for name, model in models.items():
+        model.register_forward_pre_hook(lambda *_, name=name: order.append(name))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        frame = probes.training_cost(models, stages, turns=2)
+    passes = {"mean": 2, "echo": 2, "anchor": 4, "llm2vec": 1}  # each side is read, and written once for Anchor
+    assert order == [name for name, count in passes.items() for _ in range(count)] * 3
+    assert frame[["turn", "model"]].to_numpy().tolist() == [[turn, name] for turn in (0, 1) for name in models]
+    assert (frame["seconds"] > 0).all()
+    pairs = training_data.load("docs", "contrastive", tokenizer=shared.tokenizer, max_length=200)
+    ((name, rows),) = pairs.datasets.items()
+    for method in ("mean", "echo"):
+        models[method].max_seq_length = 200
+        sides = [models[method].preprocess(rows[:4][side], pairs.prompts[name].get(side)) for side in rows.column_names]
+        read = sum(int(side["attention_mask"].sum()) for side in sides)
+        assert frame[frame["model"] == method]["tokens"].tolist() == [read, read]
+    assert (frame[frame["model"] == "llm2vec"]["tokens"] == 4 * 200).all()
+    for name, model in models.items():
+        assert not model.training
+        assert model[0].attention == ("bidirectional" if name == "llm2vec" else "causal")
+        assert all(parameter.grad is None for parameter in model.parameters())
+        assert model.state_dict().keys() == weights[name].keys()
+        assert all(torch.equal(value, weights[name][key]) for key, value in model.state_dict().items())
+
+
+def test_training_cost_refuses(tiny):
+    model, (stage,) = tiny(), recipe("mean", "quick", "tiny-llama").stages
+    with pytest.raises(InvalidValueError, match="turns: expected a whole number from 1, got 0"):
+        probes.training_cost({"a": model}, {"a": stage}, turns=0)
+    with pytest.raises(InvalidValueError, match=r"stages: expected one for each of the models, got \['a'\]. Add b."):
+        probes.training_cost({"a": model, "b": model}, {"a": stage})
+    with pytest.raises(InvalidValueError, match="expected a model whose first module is a Decoder"):
+        probes.training_cost({"a": [model[1]]}, {"a": stage})
+    with pytest.raises(UnknownNameError, match="objective"):
+        probes.training_cost({"a": model}, {"a": stage.model_copy(update={"objective": "guess"})})
 
 
 def test_index_cost_against_a_ranking_by_hand():

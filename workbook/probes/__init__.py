@@ -4,7 +4,7 @@ A probe takes a sentence-transformers model whose first module is a `workbook.mo
 """
 
 from .anchors import anchor_losses, regenerated
-from .cost import BITS, encoding_cost, index_bytes, index_cost, pareto
+from .cost import BITS, encoding_cost, index_bytes, index_cost, pareto, training_cost
 from .latents import discriminating_latents, latent_attention
 from .lexicon import by_position, top_clusters
 from .states import TIE, layer_cosine, prefix_test, recency
@@ -27,6 +27,7 @@ __all__ = [
     "recency",
     "regenerated",
     "top_clusters",
+    "training_cost",
     "vector_lengths",
     "vector_map",
     "word_guesses",

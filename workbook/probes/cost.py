@@ -1,13 +1,16 @@
-"""What it costs to embed and to search, tokens read, bytes kept and time taken; and what a cost buys."""
+"""What it costs to train, to embed and to search: tokens read, bytes kept and time taken; and what a cost buys."""
 
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+import torch
+from sentence_transformers.util import batch_to_device
 from sklearn.feature_extraction import DictVectorizer
 
 from ..errors import InvalidValueError, UnknownNameError
@@ -16,6 +19,8 @@ from .states import decoder_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+    from ..training.recipe import Stage
 
 BITS = {"float32": 32, "float16": 16, "int8": 8, "binary": 1}
 """Of a number of a vector, by how it is kept."""
@@ -42,8 +47,7 @@ def encoding_cost(
 
     Source: LLM2Vec, appendix E.2 and table 6, which gives hours; Causal2Vec, figure 2.
     """
-    if isinstance(turns, bool) or not isinstance(turns, int) or turns < 1:
-        raise InvalidValueError("turns", "a whole number from 1", turns)
+    _refuse_turns(turns)
     read = {name: decoder_of(model, texts).encode_texts(texts, instruction) for name, model in models.items()}
     tokens = {name: sum(len(text.input_ids) for text in encoded) for name, encoded in read.items()}
     rows = []
@@ -52,8 +56,53 @@ def encoding_cost(
             began = time.perf_counter()
             model.encode(list(texts), prompt=instruction, show_progress_bar=False)
             rows.append((turn, name, tokens[name], time.perf_counter() - began))
-    frame = pd.DataFrame(rows, columns=["turn", "model", "tokens", "seconds"])
-    return frame[frame["turn"] >= 0].reset_index(drop=True)
+    return _timed(rows)
+
+
+def training_cost(
+    models: Mapping[str, SentenceTransformer], stages: Mapping[str, Stage], turns: int = 3
+) -> pd.DataFrame:
+    """One batch forward and backward by several models in turn, as in the stage that each is trained by.
+
+    The batch is the first rows of the stage's data, the same for all that read the same data. The optimizer's step is
+    not taken, nor are a teacher's scores: the models are left as they were.
+
+    Args:
+        models: Chains that begin with a Decoder, by name; they may share one.
+        stages: By the same names: objective, data, rows (of a micro-batch, where there are several), adapters.
+        turns: Timed rounds; one more goes before them, to warm up.
+
+    Returns:
+        One row per turn (from 0) and model: ``turn``, ``model``, ``tokens`` (that the decoder reads in the batch,
+        without padding; twice those that it reads twice), ``seconds``.
+
+    Raises:
+        InvalidValueError: No positive number of turns, no stage for a model, a model that does not begin with a
+            Decoder, or as `workbook.training.train`.
+        UnknownNameError: As `workbook.training.train`.
+
+    Source: LLM2Vec, appendices D and G, and Anchor, table 7, which give hours.
+    """
+    from ..training.stage import load_data  # here, since the trainer's imports take seconds
+
+    _refuse_turns(turns)
+    if absent := [name for name in models if name not in stages]:
+        raise InvalidValueError("stages", "one for each of the models", sorted(stages), f"Add {', '.join(absent)}.")
+    batches = {}
+    for name, model in models.items():
+        module, stage = decoder_of(model, [name]), stages[name]
+        data = load_data(stage, module.tokenizer)
+        source, rows = next(iter(data.datasets.items()))
+        batches[name] = rows[: stage.batch_size // stage.accumulation], data.prompts[source]
+    with warnings.catch_warnings():
+        # peft's and transformers' own calls of what transformers renamed.
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
+        rows = [
+            (turn, name, *_forward_and_backward(model, stages[name], *batches[name]))
+            for turn in range(-1, turns)
+            for name, model in models.items()
+        ]
+    return _timed(rows)
 
 
 def index_cost(queries: np.ndarray, documents: np.ndarray, tops: Sequence[int | None]) -> pd.DataFrame:
@@ -152,6 +201,43 @@ def pareto(rows: pd.DataFrame, cost: str, score: str) -> pd.Series:
     as_good = (costs <= costs[:, None]) & (scores >= scores[:, None])  # the column's row against the row's
     better = as_good & ((costs < costs[:, None]) | (scores > scores[:, None]))
     return pd.Series(~better.any(axis=1), index=rows.index, name="front")
+
+
+def _forward_and_backward(
+    model: SentenceTransformer, stage: Stage, columns: Mapping[str, list], prompts: Mapping[str, str]
+) -> tuple[int, float]:
+    """Tokens that the decoder reads, and seconds."""
+    from ..training.prepare import objective, prepared
+
+    device, dtype, read = model.device, model[0].decoder.dtype, []
+    with prepared(model, stage, seed=0):
+        loss = objective(stage)(model.train())
+        batch = [
+            batch_to_device(model.preprocess(texts, prompt=prompts.get(column)), device)
+            for column, texts in columns.items()
+        ]
+        counter = model.register_forward_pre_hook(lambda _, given: read.append(given[0]["attention_mask"].sum()))
+        began = time.perf_counter()
+        with torch.autocast(device.type, dtype, enabled=dtype is not torch.float32):
+            made = loss(batch, None)
+        made.backward()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        spent = time.perf_counter() - began
+        counter.remove()
+        model.zero_grad()
+    return int(sum(read)), spent
+
+
+def _refuse_turns(turns: object) -> None:
+    if isinstance(turns, bool) or not isinstance(turns, int) or turns < 1:
+        raise InvalidValueError("turns", "a whole number from 1", turns)
+
+
+def _timed(rows: Sequence[tuple[int, str, int, float]]) -> pd.DataFrame:
+    """A frame without the round that warms up."""
+    frame = pd.DataFrame(rows, columns=["turn", "model", "tokens", "seconds"])
+    return frame[frame["turn"] >= 0].reset_index(drop=True)
 
 
 def _dense_bytes(dim: int, form: str = "float32") -> float:
