@@ -13,8 +13,8 @@ from test_notebooks import said as check_said
 from torch.nn import functional as F
 
 import workbook
-from workbook import backbones, checks
-from workbook.checks import anchor, causal2vec, lens, llm2vec, nv_embed
+from workbook import backbones, checks, evaluation, probes
+from workbook.checks import anchor, causal2vec, compare, lens, llm2vec, nv_embed
 from workbook.errors import InvalidValueError
 from workbook.modules import Lexicon
 from workbook.objectives import Reconstruction
@@ -598,5 +598,125 @@ def test_the_exercises_are_what_the_objective_computes(capsys):
 @pytest.mark.parametrize(("check", "right"), [(anchor.exercise_1, lay_out), (anchor.exercise_2, both_directions)])
 @pytest.mark.parametrize("spoil", SPOILS)
 def test_spoilt_answers_of_notebook_06(check, right, spoil):
+    """As for the solutions of every notebook."""
+    assert "not yet." in check_said(check, [spoil(right)])
+
+
+# The exercises of notebook 07
+
+
+def beside(*rows):
+    return [*zip(*rows, strict=True)]
+
+
+def on_front(costs, scores):
+    rows = beside(costs, scores)
+    return [not any(c <= cost and s >= score and (c, s) != (cost, score) for c, s in rows) for cost, score in rows]
+
+
+def by_cost(keep):
+    """Rows in order of rising cost, each kept by what it is told of the scores before it."""
+
+    def answer(costs, scores):
+        kept, before = [False] * len(costs), []
+        for row in sorted(range(len(costs)), key=lambda row: (costs[row], -scores[row])):
+            kept[row] = keep(before, scores[row])
+            before.append(scores[row])
+        return kept
+
+    return answer
+
+
+def reciprocal(ranks):
+    return sum(100 / rank for rank in ranks) / len(ranks)
+
+
+def added(first, second):
+    return reciprocal([*map(min, first, second)]) - max(reciprocal(first), reciprocal(second))
+
+
+@pytest.mark.parametrize(
+    ("check", "right", "wrong"),
+    [
+        (
+            compare.exercise_1,
+            on_front,
+            {
+                "better in both only": lambda c, s: [
+                    not any(a < x and b > y for a, b in beside(c, s)) for x, y in beside(c, s)
+                ],
+                "at least as good counts, itself too": lambda c, s: [
+                    not any(a <= x and b >= y for a, b in beside(c, s)) for x, y in beside(c, s)
+                ],
+                "better than the neighbour": by_cost(lambda before, score: not before or score > before[-1]),
+                "equals once": by_cost(lambda before, score: score > max(before, default=-9)),
+                "in the order of the rows": lambda c, s: [score >= max(s[: n + 1]) for n, score in enumerate(s)],
+                "in the order of cost": lambda c, s: on_front(*beside(*sorted(beside(c, s)))),
+                "dear is good": lambda c, s: on_front([-x for x in c], s),
+                "low is good": lambda c, s: on_front(c, [-x for x in s]),
+                "off the front": lambda c, s: [not on for on in on_front(c, s)],
+                "the best": lambda c, s: [score == max(s) for score in s],
+                "the best and the cheapest": lambda c, s: [x == min(c) or y == max(s) for x, y in beside(c, s)],
+                "score for cost": lambda c, s: [y / x >= sum(s) / sum(c) for x, y in beside(c, s)],
+                "above the mean": lambda c, s: [score >= sum(s) / len(s) for score in s],
+                "places": lambda c, s: [n for n, on in enumerate(on_front(c, s)) if on],
+            },
+        ),
+        (
+            compare.exercise_2,
+            added,
+            {
+                "the better model": lambda a, b: max(reciprocal(a), reciprocal(b)),
+                "the oracle whole": lambda a, b: reciprocal([*map(min, a, b)]),
+                "over the first": lambda a, b: reciprocal([*map(min, a, b)]) - reciprocal(a),
+                "over the second": lambda a, b: reciprocal([*map(min, a, b)]) - reciprocal(b),
+                "over the worse": lambda a, b: reciprocal([*map(min, a, b)]) - min(reciprocal(a), reciprocal(b)),
+                "over the mean of both": lambda a, b: reciprocal([*map(min, a, b)]) - reciprocal([*a, *b]),
+                "the worse rank": lambda a, b: added([*map(max, a, b)], b),
+                "in shares": lambda a, b: added(a, b) / 100,
+                "ranks": lambda a, b: (min(sum(a), sum(b)) - sum(map(min, a, b))) / len(a),
+                "of the mean rank": lambda a, b: (
+                    100 / (sum(map(min, a, b)) / len(a)) - 100 * len(a) / min(sum(a), sum(b))
+                ),
+                "first places": lambda a, b: (
+                    100 * (sum(min(x) == 1 for x in beside(a, b)) - max(a.count(1), b.count(1))) / len(a)
+                ),
+                "a sum": lambda a, b: added(a, b) * len(a),
+                "the other sign": lambda a, b: -added(a, b),
+            },
+        ),
+    ],
+    ids=["on_front", "added"],
+)
+def test_exercises_of_notebook_07(capsys, check, right, wrong):
+    reject(capsys, check, right, wrong)
+
+
+def test_the_exercises_of_notebook_07_are_what_the_library_computes(capsys):
+    """A front as drawn, and the oracle beside the better of two models, of scores whose rank is known."""
+
+    def front(costs, scores):
+        return probes.pareto(pd.DataFrame({"cost": costs, "score": scores}), "cost", "score").tolist()
+
+    def cosines(ranks):
+        """Of 20 documents, as many at 1 as stand before the query's own, which is at 0."""
+        matrix = np.full((len(ranks), 20), -1.0)
+        for query, rank in enumerate(ranks):
+            others = np.delete(np.arange(20), query)
+            matrix[query, query], matrix[query, others[: rank - 1]] = 0, 1
+        return matrix
+
+    def gain(first, second):
+        found = evaluation.complement({"first": cosines(first), "second": cosines(second)})
+        scores = (100 / found["rank"]).groupby(found["by"]).mean()
+        return scores["either"] - scores[["first", "second"]].max()
+
+    assert said(capsys, front, compare.exercise_1) == "Exercise 1: correct.\n"
+    assert said(capsys, gain, compare.exercise_2) == "Exercise 2: correct.\n"
+
+
+@pytest.mark.parametrize(("check", "right"), [(compare.exercise_1, on_front), (compare.exercise_2, added)])
+@pytest.mark.parametrize("spoil", SPOILS)
+def test_spoilt_answers_of_notebook_07(check, right, spoil):
     """As for the solutions of every notebook."""
     assert "not yet." in check_said(check, [spoil(right)])
