@@ -1,4 +1,4 @@
-"""As a user would: the first committed notebook by papermill and by the runner, each in a process of its own."""
+"""As a user would: the first committed notebook by the runner, in a process of its own."""
 
 import json
 import os
@@ -6,41 +6,16 @@ import subprocess
 import sys
 
 import nbformat
-import pytest
 
-from workbook.files import ROOT
-
-NOTEBOOK = ROOT / "notebooks" / "00_start.ipynb"
-PAPERMILL = ["papermill", str(NOTEBOOK), "executed.ipynb", "--no-progress-bar", "-p", "output_dir", "results"]
-COMMANDS = {
-    "papermill": [*PAPERMILL, "-p", "scale", "quick"],
-    "misspelt": [*PAPERMILL, "-p", "scael", "cpu"],
-    "runner": ["workbook", "run", "00", "--scale", "quick", "--output", "results"],
-}
+COMMAND = ["workbook", "run", "00", "--scale", "quick", "--output", "results"]
 ENDINGS = {".pdf", ".svg", ".png", ".csv"}
 
 
-@pytest.fixture(scope="module")
-def ran(tmp_path_factory, smollm2_folder, docs):
-    """Exit code, stdout and stderr of each command, and its folder; side by side, a thread each."""
-    folders = {name: tmp_path_factory.mktemp(name) for name in COMMANDS}
-    processes = {name: start(command, folders[name]) for name, command in COMMANDS.items()}
-    results = {}
-    for name, process in processes.items():
-        output, errors = process.communicate()
-        results[name] = process.returncode, output, errors, folders[name]
-    return results
-
-
-def start(command, folder):
-    return subprocess.Popen(
-        [sys.executable, "-m", *command],
-        cwd=folder,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def ran(folder):
+    """Exit code, stdout and stderr of the command there."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-m", *COMMAND], cwd=folder, env=environment, capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
 
 
 def check_results(folder):
@@ -66,26 +41,10 @@ def check_executed(path):
     assert not [output for cell in code for output in cell.outputs if output.output_type == "error"]
 
 
-def test_papermill(ran):
-    code, _, errors, folder = ran["papermill"]
-    assert code == 0, errors
-    check_executed(folder / "executed.ipynb")
-    check_results(folder / "results")
-    assert {path.name for path in folder.iterdir()} == {"executed.ipynb", "results"}
-
-
-def test_a_misspelt_parameter_is_refused(ran):
-    code, _, errors, folder = ran["misspelt"]
-    assert code != 0
-    assert "UnknownNameError: Unknown parameter 'scael'. Did you mean 'scale'?" in errors
-    assert not (folder / "results").exists()
-
-
-def test_runner_and_its_report(ran):
-    code, output, errors, folder = ran["runner"]
-    results = folder / "results"
-    assert code == 0, output + errors
-    assert errors == ""
+def test_runner_and_its_report(tmp_path, smollm2_folder, docs):
+    results = tmp_path / "results"
+    code, output, errors = ran(tmp_path)
+    assert (code, errors) == (0, ""), output
     assert output.split()[:2] == ["00_start", "passed"]
     check_executed(results / "00_start.ipynb")
     names = check_results(results)
@@ -93,8 +52,7 @@ def test_runner_and_its_report(ran):
     assert page.count("data:image/png;base64,") == len(names)
     assert all(name in page for name in names)
 
-    again = start(COMMANDS["runner"], folder)
-    output, errors = again.communicate()
-    assert (again.returncode, errors) == (0, "")
+    code, output, errors = ran(tmp_path)
+    assert (code, errors) == (0, "")
     assert output.split()[:2] == ["00_start", "unchanged"]
     assert check_results(results) == names

@@ -11,6 +11,7 @@ from workbook.corpora.docs import load_docs
 from workbook.experiments import equal_budget, get
 from workbook.experiments.grid import Variant
 from workbook.experiments.suite import held_out_loss
+from workbook.files import cache_path
 from workbook.scale import get_scale
 from workbook.training.recipe import Recipe
 
@@ -18,11 +19,11 @@ SIZES = get_scale("quick").model_copy(update={"max_length": 200, "queries": 8, "
 TRAINED = [one for one in equal_budget.METHODS.variants if one.stages]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("WORKBOOK_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
+@pytest.fixture
+def cache(tmp_path, docs, monkeypatch):
+    """A cache of its own for what is trained, with the corpus, which takes long to build."""
+    (tmp_path / "docs").symlink_to(cache_path("docs"), target_is_directory=True)
+    monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path))
 
 
 def test_every_method_is_there_untrained_and_trained():
@@ -32,13 +33,14 @@ def test_every_method_is_there_untrained_and_trained():
 
 
 @pytest.mark.parametrize("variant", TRAINED, ids=lambda one: one.name)
-def test_budgets_are_equal(variant):
+def test_budgets_are_equal(variant, smollm2):
     """Tokens of the batches as the model lays them out, over all stages, to within the rounding of two steps."""
     recipe = variant.recipe("cpu", "smollm2-135m")
+    smollm2[0].attention = workbook.methods.get(variant.method).chain.attention
     pairs = load_docs().split("train").sample(64, random_state=1)
     read = step = 0
     for stage in recipe.stages:
-        model = workbook.build(variant.method, "smollm2-135m", max_length=stage.max_length, **variant.options)
+        model = workbook.build(variant.method, smollm2, max_length=stage.max_length, **variant.options)
         of_pair = sum(
             int(model.preprocess(texts.tolist(), prompt=asked)["attention_mask"].sum()) / len(texts)
             for texts, asked in ((pairs["query"], equal_budget._asked()), (pairs["document"], None))
@@ -59,7 +61,7 @@ def test_stages_differ_in_what_the_budget_asks_for_alone():
     assert mean.steps > 1.5 * echo.steps
 
 
-def test_a_variant_begins_with_the_decoder_of_the_one_before():
+def test_a_variant_begins_with_the_decoder_of_the_one_before(cache):
     before = Variant("MNTP", "llm2vec", ("mntp",))
     after = Variant("then", "last-token", (), {"attention": "causal"}, after=before)
     trained = before.train(3, "quick", "tiny-llama").model
@@ -98,7 +100,7 @@ def test_measured_beside_its_parts():
 
 
 @pytest.mark.parametrize("variant", equal_budget.PARTS.variants, ids=lambda one: one.name)
-def test_parts_can_be_trained(variant):
+def test_parts_can_be_trained(variant, cache):
     """One step each: that decoder, chain and stage fit together."""
     chain = workbook.methods.get(variant.method).chain
     start = "tiny-llama"

@@ -70,6 +70,16 @@ def test_nbval_compares_every_output(folder):
     assert "2 failed, 4 passed" in result.stdout
 
 
+def test_papermill(folder, tmp_path):
+    """As the README writes it."""
+    command = ["-m", "papermill", folder / "sample.ipynb", "out.ipynb", "-p", "seed", "3", "--no-progress-bar"]
+    subprocess.run([sys.executable, *map(str, command)], cwd=tmp_path, check=True, capture_output=True)
+    executed = nbformat.read(tmp_path / "out.ipynb", as_version=4)
+    assert executed.cells[-1].outputs[0].text == "2\n"
+    manifest = json.loads((tmp_path / "out" / "manifests" / "00_sample.json").read_text(encoding="utf-8"))
+    assert manifest["parameters"]["seed"] == 3
+
+
 def test_papermill_stops_at_an_unknown_parameter(folder, tmp_path):
     with pytest.raises(papermill.PapermillExecutionError, match=r"Unknown parameter 'scael'.*Did you mean 'scale'"):
         papermill.execute_notebook(
