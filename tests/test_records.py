@@ -512,14 +512,15 @@ def test_a_notebook_shows_what_is_recorded(start, record, computed):
 def test_a_rerun_stands_beside_what_is_recorded_and_is_kept(start, record, computed):
     alone = start(rerun=True).experiment("02_small")
     assert set(alone["source"]) == {"this run"}
-    assert cells(alone) == [("trained", 1)], "the live variants, with the seed of the run"
+    assert cells(alone) == [("plain", 1), ("trained", 1)], "all of them, with the seed of the run"
     assert start(rerun=True).recorded("02_small").startswith("Nothing is recorded")
     record().fill([0])
     computed.clear()
     both = start(rerun=True).experiment("02_small", "quick")
     assert list(both["source"]) == ["recorded"] * 4 + ["this run"] * 2
     assert list(both["label"][-2:]) == ["trained (this run)"] * 2
-    pd.testing.assert_frame_equal(both[both["source"] == "this run"].reset_index(drop=True), alone)
+    expected = alone[alone["variant"] == "trained"].reset_index(drop=True)  # the live variant
+    pd.testing.assert_frame_equal(both[both["source"] == "this run"].reset_index(drop=True), expected)
     assert computed == []
     assert len(record().load()) == 4, "the project's record is left alone"
 

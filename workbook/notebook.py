@@ -158,9 +158,9 @@ class Run:
             display(fig)
 
     def experiment(self, name: str, recorded: str = "cpu") -> pd.DataFrame:
-        """The rows of an experiment: as recorded, and with ``rerun`` this run's own beside them.
+        """The rows of an experiment: as recorded, and with ``rerun`` those of its live variants from this run beside them.
 
-        What is computed live is kept in the cache, cell by cell: a run that was stopped goes on where it was.
+        Where nothing is recorded of a backbone, ``rerun`` computes all variants. What is computed live is kept in the cache, cell by cell: a run that was stopped goes on where it was.
 
         Args:
             name: A name from ``workbook.experiments.EXPERIMENTS``.
@@ -179,9 +179,10 @@ class Run:
         frames = []
         if record.exists() or not self.rerun:
             frames.append(record.load().assign(source="recorded"))
-        if self.rerun:
+        variants = experiment.live if frames else tuple(variant.name for variant in experiment.variants)
+        if self.rerun and variants:
             live = experiments.Record(experiment, self.scale.name, self.backbone, cache_path("runs"))
-            frames.append(live.fill([self.seed], experiment.live, progress=False).assign(source="this run"))
+            frames.append(live.fill([self.seed], variants, progress=False).assign(source="this run"))
         frame = pd.concat(frames, ignore_index=True)
         live = frame["source"] == "this run"
         return frame.assign(label=frame["variant"].mask(live, frame["variant"] + " (this run)"))

@@ -127,6 +127,6 @@ EARLY = Experiment(
     measure=measured,
     watch=early,
     reads=SUITE_DOCS,
-    live=(BASELINE, BOTH),
+    live=(BOTH,),
 )
 EXPERIMENTS = (STAGES, EARLY)

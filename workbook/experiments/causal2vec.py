@@ -124,7 +124,7 @@ COMPONENTS = Experiment(
     sizes=smaller,
     measure=measured,
     reads=SUITE_DOCS,
-    live=(LAST, WHOLE),
+    live=(WHOLE,),
 )
 CHOICES = Experiment(
     name="05_choices",
@@ -138,6 +138,5 @@ CHOICES = Experiment(
     sizes=smaller,
     measure=measured,
     reads=SUITE_DOCS,
-    live=("before the instruction",),
 )
 EXPERIMENTS = (COMPONENTS, CHOICES)

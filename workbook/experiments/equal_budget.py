@@ -152,7 +152,7 @@ METHODS = Experiment(
     sizes=smaller,
     measure=measured,
     reads=SUITE_DOCS,
-    live=("mean", "mean" + UNTRAINED),
+    live=("mean",),
 )
 
 _MNTP = Variant("MNTP", "llm2vec", ("mntp",))
@@ -174,6 +174,5 @@ PARTS = Experiment(
     sizes=smaller,
     measure=measured,
     reads=SUITE_DOCS,
-    live=("bidirectional, mean",),
 )
 EXPERIMENTS = (METHODS, PARTS)

@@ -92,7 +92,8 @@ class Experiment:
         watch: From the sizes to what is measured while the last stage trains. None for the end alone.
         reads: What ``measure`` and ``watch`` measure on: the corpora ``docs`` and ``roles`` by name, files below
             ``data/`` by their paths there. When one of them changes, records are stale.
-        live: The variants that are computed when a notebook reruns the experiment; all of them if none is named.
+        live: The variants that are computed beside the record when a notebook reruns the experiment, such as the one
+            that the notebook trains in any case.
         version: Raised when ``measure`` or ``watch`` changes, so that no older record is taken for the new one. A
             changed ``watch`` needs another name too, since trained stages are kept with their curves.
     """

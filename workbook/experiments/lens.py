@@ -85,7 +85,7 @@ POOLING = Experiment(
     sizes=smaller,
     measure=suite_docs,
     reads=SUITE_DOCS,
-    live=(name("max", "bidirectional"), name("last", "causal")),
+    live=(name("max", "bidirectional"),),
 )
 KEYWORDS = Experiment(
     name="04_keywords",
@@ -122,6 +122,6 @@ HYBRID = Experiment(
     sizes=smaller,
     measure=suite_docs,
     reads=SUITE_DOCS,
-    live=("lexicon", "dense", "lexicon + dense"),
+    live=("lexicon",),
 )
 EXPERIMENTS = (POOLING, KEYWORDS, BY_SIZE, HYBRID)
