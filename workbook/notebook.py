@@ -158,9 +158,10 @@ class Run:
             display(fig)
 
     def experiment(self, name: str, recorded: str = "cpu") -> pd.DataFrame:
-        """The rows of an experiment: as recorded, and with ``rerun`` those of its live variants from this run beside them.
+        """The rows of an experiment: as recorded, and with ``rerun`` its live variants from this run beside them.
 
-        Where nothing is recorded of a backbone, ``rerun`` computes all variants. What is computed live is kept in the cache, cell by cell: a run that was stopped goes on where it was.
+        Where nothing is recorded of a backbone, ``rerun`` computes all variants. What is computed live is kept in the
+        cache, cell by cell: a run that was stopped goes on where it was.
 
         Args:
             name: A name from ``workbook.experiments.EXPERIMENTS``.
