@@ -5,7 +5,7 @@ import pytest
 
 import workbook
 from workbook import evaluation, probes
-from workbook.experiments import anchor
+from workbook.experiments import anchor, get
 from workbook.experiments.suite import held_out_loss
 from workbook.scale import get_scale
 
@@ -23,7 +23,7 @@ def rows(model):
 
 
 def test_losses_are_means_over_tokens(model, rows):
-    pairs, asked = anchor._pairs(64)
+    pairs, asked = anchor.held_out(64)
     alone = probes.anchor_losses(model, pairs, asked, write_bos=True)
     for which in ("own", "shuffled"):
         ours = rows[rows["what"] == which].set_index("task")["score"]
@@ -38,12 +38,48 @@ def test_scores_are_those_of_suite_docs(model, rows):
     assert ours["average"] == pytest.approx(alone["score"].mean(), abs=1e-3)
 
 
-def test_every_model_writes_the_same_texts_again(model, rows):
-    pairs, asked = anchor._pairs(anchor.WRITTEN)
-    written = rows[rows["what"] == "written"]
-    assert written["task"].tolist() == pairs["query"].tolist()
-    alone = probes.regenerated(model, pairs["query"].tolist(), asked, tokens=16, write_bos=True)
-    assert written["text"].str.split().tolist() == [text.split() for text in alone]
+def test_what_a_vector_saves_has_its_interval_over_pairs(model, rows):
+    pairs, asked = anchor.held_out(64)
+    alone = probes.anchor_losses(model, pairs, asked, write_bos=True)
+    draws = np.random.default_rng(1)
+    for direction, part in alone.groupby("direction"):
+        ours = rows[(rows["what"] == "saved") & (rows["task"] == direction)].iloc[0]
+        gap, tokens = (part["shuffled"] - part["own"]).to_numpy(), part["tokens"].to_numpy()
+        assert ours["score"] == pytest.approx(np.average(gap, weights=tokens), abs=1e-5)
+        drawn = draws.integers(64, size=(4000, 64))
+        means = (gap * tokens)[drawn].sum(axis=1) / tokens[drawn].sum(axis=1)
+        width = ours["high"] - ours["low"]
+        assert [ours["low"], ours["high"]] == pytest.approx(np.percentile(means, [2.5, 97.5]), abs=0.2 * width)
+        assert width > 0
+
+
+def test_each_side_is_written_from_the_other(model, rows):
+    pairs, asked = anchor.held_out(anchor.WRITTEN)
+    for direction, side, instruction in (
+        ("query to document", "query", asked),
+        ("document to query", "document", None),
+    ):
+        written = rows[(rows["what"] == "written") & (rows["task"] == direction)]
+        assert written["items"].tolist() == [*range(anchor.WRITTEN)]
+        alone = probes.regenerated(model, pairs[side].tolist(), instruction, tokens=16, write_bos=True)
+        assert written["text"].str.split().tolist() == [text.split() for text in alone]
+
+
+def test_behind_bos_as_it_was_trained():
+    """At scale ``paper`` the anchor stands first, and is read there."""
+    variant = get("06_stages").variant(anchor.BOTH)
+    options = [variant.recipe(name, "smollm2-135m").stages[0].options for name in ("cpu", "gpu", "paper")]
+    assert [each.get("write_bos") for each in options] == [True, True, None]
+    pairs, asked = anchor.held_out(64)
+    model = workbook.build("anchor", "tiny-llama", max_length=200)
+    for name, behind_bos in (("quick", True), ("paper", False)):
+        rows = anchor.measured(model, SIZES.model_copy(update={"name": name}))
+        ours = rows[rows["what"] == "own"].set_index("task")["score"]
+        alone = probes.anchor_losses(model, pairs, asked, write_bos=behind_bos)
+        for direction, part in alone.groupby("direction"):
+            assert ours[direction] == pytest.approx(np.average(part["own"], weights=part["tokens"]), abs=1e-4)
+        other = probes.anchor_losses(model, pairs, asked, write_bos=not behind_bos)
+        assert abs(other["own"] - alone["own"]).max() > 1e-3
 
 
 def test_a_stage_is_watched_by_what_its_claims_need(model):
@@ -62,7 +98,7 @@ def test_variants_differ_in_their_first_stage_alone():
     recipes = [one.recipe("cpu", "smollm2-135m") for one in anchor.EARLY.variants]
     assert len({recipe.stages[-1].model_dump_json() for recipe in recipes}) == 1
     weights = [recipe.stages[0].options.get("alpha") for recipe in recipes]
-    assert weights == [None, 0.2, 0.0, 1.0, 0.5, 0.8, None]
+    assert weights == [None, 0.2, 0.0, 1.0, 0.5, 0.8, None, None, 0.2]
     longer, as_many = (anchor.STAGES.variant(name) for name in (anchor.LONGER, anchor.AS_MANY_PAIRS))
     longer, as_many = (one.recipe("cpu", "smollm2-135m").stages for one in (longer, as_many))
     both = recipes[1].stages

@@ -111,6 +111,15 @@ def test_each_cell_is_computed_once(record, computed):
     assert len(computed) == 3
 
 
+def test_losses_of_training_are_rows_if_asked_for(record):
+    rows = record(losses=True).fill([0], ("trained",))
+    losses = rows[rows["what"] == "training"]
+    trained = TRAINED.train(0, "quick", "tiny-llama").history
+    assert losses["task"].tolist() == trained["stage"].tolist()
+    assert losses["step"].tolist() == trained["step"].tolist() == [1, 2]
+    assert losses["score"].tolist() == pytest.approx(trained["loss"].tolist(), rel=1e-4)
+
+
 def test_a_variant_beside_another_is_measured_as_the_hybrid_of_both(experiment, monkeypatch):
     other = Variant("bidirectional", "small", ("contrastive",), BIDIRECTIONAL)
     both = Variant("both", "small", ("contrastive",), beside=other)

@@ -92,6 +92,7 @@ class Experiment:
         watch: From the sizes to what is measured while the last stage trains. None for the end alone.
         reads: What ``measure`` and ``watch`` measure on: the corpora ``docs`` and ``roles`` by name, files below
             ``data/`` by their paths there. When one of them changes, records are stale.
+        losses: Whether the losses of training are rows as well.
         live: The variants that are computed beside the record when a notebook reruns the experiment, such as the one
             that the notebook trains in any case.
         version: Raised when ``measure`` or ``watch`` changes, so that no older record is taken for the new one. A
@@ -105,6 +106,7 @@ class Experiment:
     measure: Callable[[SentenceTransformer, Scale], pd.DataFrame] | None = None
     watch: Callable[[Scale], Watch] | None = None
     reads: tuple[str, ...] = ()
+    losses: bool = False
     live: tuple[str, ...] = ()
     version: int = 1
 
@@ -129,13 +131,17 @@ class Experiment:
         """Train and measure one cell.
 
         Returns:
-            Tidy rows: what ``measure`` gives, and behind it the curve of ``watch``, which alone has ``step``.
+            Tidy rows: what ``measure`` gives; behind it, with ``step``, the curve of ``watch``, and with ``losses``
+            those of every stage (``task``), as ``training`` in ``what``.
         """
         sizes = self.sizes(scale)
         watch = self.watch(sizes) if self.watch else None
         trained = [one.train(seed, scale, backbone, watch, progress) for one in (variant, variant.beside) if one]
         model = methods.hybrid(*(one.model for one in trained)) if variant.beside else trained[0].model
         parts = [self.measure(model, sizes)] if self.measure else []
+        if self.losses:
+            history = trained[0].history.rename(columns={"stage": "task", "loss": "score"})
+            parts.append(history[["task", "step", "score"]].assign(what="training"))
         return pd.concat([*parts, *([trained[0].curve] if self.watch else [])], ignore_index=True)
 
     def data(self, variant: Variant, scale: str, backbone: str) -> dict[str, dict[str, str]]:
