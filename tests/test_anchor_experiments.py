@@ -1,6 +1,7 @@
 """What the experiments of notebook 06 measure, on a tiny backbone."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import workbook
@@ -80,6 +81,26 @@ def test_behind_bos_as_it_was_trained():
             assert ours[direction] == pytest.approx(np.average(part["own"], weights=part["tokens"]), abs=1e-4)
         other = probes.anchor_losses(model, pairs, asked, write_bos=not behind_bos)
         assert abs(other["own"] - alone["own"]).max() > 1e-3
+
+
+def test_a_first_stage_counts_if_its_loss_fell_and_its_vector_is_read():
+    directions = {"query to document": 1.0, "document to query": 2.0}
+    own = {anchor.UNTRAINED: [5.0], anchor.BOTH: [3.0, 3.2], anchor.D2Q: [3.0, 3.0], anchor.Q2D: [4.6, 3.0]}
+    saved = {anchor.UNTRAINED: [0.5], anchor.BOTH: [0.3, 0.2], anchor.D2Q: [0.3, 0.04], anchor.Q2D: [0.9, 0.9]}
+    rows = pd.DataFrame(
+        [
+            {"what": what, "variant": name, "seed": seed, "task": direction, "score": value * by}
+            for what, numbers in (("own", own), ("saved", saved))
+            for name, values in numbers.items()
+            for seed, value in enumerate(values)
+            for direction, by in directions.items()
+        ]
+    )
+    found = anchor.learnt(rows)
+    # Anchor's weights are 0.2 and 0.8, so that its numbers are 1.8 times those of the first direction.
+    assert found.loc[anchor.BOTH, ["fell", "saved"]].tolist() == pytest.approx([1.8 * 1.8, 1.8 * 0.2])
+    assert found["counts"].to_dict() == {anchor.BOTH: True, anchor.D2Q: False, anchor.Q2D: False}
+    assert found.loc[anchor.Q2D].tolist()[:2] == pytest.approx([0.4, 0.9])
 
 
 def test_a_stage_is_watched_by_what_its_claims_need(model):

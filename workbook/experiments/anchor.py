@@ -39,6 +39,11 @@ ALPHAS = {D2Q: 0.0, BOTH: anchor.ALPHA, "alpha 0.5": 0.5, "alpha 0.8": 0.8, Q2D:
 WRITTEN = 6
 """Pairs of which every model writes each side from the vector of the other."""
 
+FELL, SAVED = 0.5, 0.1
+"""What a first stage has to do to count as trained, see :func:`learnt`: nats a token. Set when the first of three seeds
+was known.
+"""
+
 _EVERY = {"quick": 2, "cpu": 4, "gpu": 25, "paper": 25}
 _OPTIONS = {"closing": "keywords"}
 
@@ -123,6 +128,30 @@ def early(sizes: Scale) -> Watch:
             return {"retrieval": found["score"].item(), "loss": held_out_loss(model)}
 
     return Watch("retrieval-loss-1", _EVERY[sizes.name], measure)
+
+
+def learnt(rows: pd.DataFrame) -> pd.DataFrame:
+    """Which first stages did what they were trained for, in every seed.
+
+    Weighted as the objective weighs its directions, the loss has to be :data:`FELL` below that of the model before it,
+    and :data:`SAVED` below that with another pair's vector: a loss that falls may be all language, and an untrained
+    model heeds what stands in front of it too.
+
+    Args:
+        rows: Those of ``06_stages``, from one source.
+
+    Returns:
+        One row a first stage, by its name: ``fell`` and ``saved`` (nats a token, the least over seeds), ``counts``.
+    """
+    losses = rows.pivot_table("score", ["what", "variant", "seed"], "task")
+    found = {}
+    for name, alpha in (ALPHAS | {BOTH_EOS: anchor.ALPHA}).items():
+        weighted = alpha * losses["query to document"] + (1 - alpha) * losses["document to query"]
+        if ("own", name) in weighted.index.droplevel("seed"):
+            before = weighted["own", UNTRAINED_EOS if name == BOTH_EOS else UNTRAINED].mean()
+            found[name] = before - weighted["own", name].max(), weighted["saved", name].min()
+    table = pd.DataFrame.from_dict(found, orient="index", columns=["fell", "saved"]).rename_axis("variant")
+    return table.assign(counts=(table["fell"] >= FELL) & (table["saved"] >= SAVED))
 
 
 STAGES = Experiment(

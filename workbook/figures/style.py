@@ -18,7 +18,7 @@ FULL = (6.4, 3.2)
 """Width and height of a full-width figure, inches."""
 HALF = (3.1, 2.6)
 """Width and height of a half-width figure, inches."""
-OKABE_ITO = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#000000")
+OKABE_ITO = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#000000", "#F0E442")
 """Eight colours that stay apart for colour-blind readers; neighbours differ in lightness too."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = (

@@ -12,7 +12,7 @@ from ..errors import InvalidValueError, UnknownNameError
 from .panels import check_columns, levels
 from .style import FULL, OKABE_ITO, styled
 
-_BLUE, _, _, _VERMILION, _SKY, _, _YELLOW, _ = OKABE_ITO
+_BLUE, _, _, _VERMILION, _SKY, _, _, _YELLOW = OKABE_ITO
 _LOOKS = (
     (_BLUE, "white", "\N{CHECK MARK}"),
     (_SKY, "black", "~"),
