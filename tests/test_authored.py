@@ -57,7 +57,8 @@ def test_file_is_plain_utf8_with_one_record_a_line(path):
     for field in (field for record in records for field in record):
         assert field == field.strip()
         assert "  " not in field
-        assert field.isascii(), "straight quotes and plain hyphens throughout"
+        # records hold what a model wrote
+        assert field.isascii() or path.parent.name == "runs", "straight quotes and plain hyphens throughout"
         assert field.isprintable()
 
 
