@@ -74,6 +74,14 @@ def test_too_small_a_scale_says_so():
     assert judge(big, APART, scale="paper").verdict == "reproduced"
 
 
+def test_a_comparison_with_what_did_not_learn_is_no_test(tmp_path):
+    made = judge(claim("a > b"), APART, scale="cpu", unlearnt=["b", "a"])
+    assert str(made) == "c: not tested at this scale (did not learn: a, b)"
+    assert made.effects() == {}
+    claims.write([made], tmp_path / "claims.json")
+    assert claims.read(tmp_path / "claims.json") == [made]
+
+
 @pytest.mark.parametrize("rule", ["a > b", "a < b", ["b > 4", "a > b"], ["a > 3", "b > 8"], "a - b > 0"])
 def test_without_an_interval_nothing_is_tested(rule):
     assert verdict(rule, a=(10, NAN, NAN), b=5.0) == "not tested without an interval"

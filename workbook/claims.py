@@ -11,7 +11,7 @@ import ast
 import json
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -145,13 +145,15 @@ class Verdict(BaseModel):
     clauses: dict[str, Literal["holds", "overlaps", "fails", "no interval"]]
     published: dict[str, dict[str, float]]
     measured: dict[str, Estimate]
+    unlearnt: tuple[str, ...] = ()
 
     def effects(self) -> dict[str, Estimate]:
-        """By comparison of the rule, how far it holds, see `effect`; empty where the scale was too small to test."""
+        """By comparison of the rule, how far it holds, see `effect`; empty where the claim was not tested."""
         return {clause: effect(clause, self.measured, self.id) for clause in self.clauses}
 
     def __str__(self) -> str:
-        return f"{self.id}: {self.verdict}"
+        reason = f" (did not learn: {', '.join(self.unlearnt)})" if self.unlearnt else ""
+        return f"{self.id}: {self.verdict}{reason}"
 
     __repr__ = __str__
 
@@ -199,7 +201,14 @@ def get(claim_id: str) -> Claim:
     return claims[claim_id]
 
 
-def judge(claim: Claim, measured: Mapping[str, object], *, scale: str, notebook: str = "") -> Verdict:
+def judge(
+    claim: Claim,
+    measured: Mapping[str, object],
+    *,
+    scale: str,
+    notebook: str = "",
+    unlearnt: Collection[str] = (),
+) -> Verdict:
     """The verdict on a claim, derived from its rule.
 
     A comparison holds if its difference lies beyond zero with its whole interval; it overlaps if the direction is
@@ -213,6 +222,8 @@ def judge(claim: Claim, measured: Mapping[str, object], *, scale: str, notebook:
         measured: What `Estimate.of` takes, by name; differences by ``"a - b"``.
         scale: The run's scale.
         notebook: Name of the notebook that judges.
+        unlearnt: Models of the rule that did not learn what they were trained for. If there are any, the claim was
+            not tested: a comparison with them judges their training.
 
     Raises:
         InvalidValueError: A name of the rule was not measured, a value is not finite, or the rule can't be read.
@@ -224,7 +235,7 @@ def judge(claim: Claim, measured: Mapping[str, object], *, scale: str, notebook:
         if any(name.strip() not in names for name in key.split(" - ")):
             raise UnknownNameError(f"quantity of claim {claim.id!r}", key, names)
     order = list(SCALES)
-    if order.index(get_scale(scale).name) < order.index(claim.scale):
+    if unlearnt or order.index(get_scale(scale).name) < order.index(claim.scale):
         clauses, verdict = {}, NOT_TESTED
     else:
         clauses = {clause: _outcome(effect(clause, estimates, claim.id)) for clause in claim.rule}
@@ -239,6 +250,7 @@ def judge(claim: Claim, measured: Mapping[str, object], *, scale: str, notebook:
         scale=scale,
         clauses=clauses,
         measured=estimates,
+        unlearnt=tuple(sorted(unlearnt)),
     )
 
 

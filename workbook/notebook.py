@@ -197,12 +197,15 @@ class Run:
         """
         return experiments.Record(experiments.get(name), recorded, self.backbone).provenance()
 
-    def claim(self, claim_id: str, *, scale: str | None = None, **measured: Any) -> claims.Verdict:
+    def claim(
+        self, claim_id: str, *, scale: str | None = None, unlearnt: Collection[str] = (), **measured: Any
+    ) -> claims.Verdict:
         """Judge a claim on what this run measured or read, and record the verdict in ``claims.json``.
 
         Args:
             claim_id: Its id in ``data/claims.json``.
             scale: Scale of the numbers, where they are of a record and not of this run.
+            unlearnt: As for `workbook.claims.judge`.
             **measured: What `workbook.claims.Estimate.of` takes, by the names of the claim's rule; paired differences
                 as ``**{"a - b": (value, low, high)}``.
 
@@ -212,7 +215,7 @@ class Run:
             OutputError: The folder can't be written.
         """
         scale = scale or self.scale.name
-        verdict = claims.judge(claims.get(claim_id), measured, scale=scale, notebook=self.notebook)
+        verdict = claims.judge(claims.get(claim_id), measured, scale=scale, notebook=self.notebook, unlearnt=unlearnt)
         claims.write([verdict], self.output_dir / "claims.json")
         self._judged[claim_id] = verdict
         return verdict
