@@ -6,7 +6,7 @@ import pytest
 
 from workbook import claims
 from workbook.corpora import authored
-from workbook.experiments import compared, estimate, judged, nv_embed, over_seeds, paired
+from workbook.experiments import compared, differences, estimate, judged, nv_embed, over_seeds, paired
 from workbook.experiments.llm2vec import above_uni
 
 
@@ -58,6 +58,18 @@ def test_quantities_and_their_paired_differences():
     assert found["bidirectional - causal"] == (1.0, 1.0, 1.0)
     assert found["causal - bidirectional"] == (-1.0, -1.0, -1.0)
     assert found["trained"] is found["trained - causal"] is None
+
+
+def test_differences_are_paired_task_by_task():
+    first = rows(Uni={0: 10.0, 1: 20.0, 2: 60.0}, Bi={0: 11.0, 1: 21.5, 2: 60.5}).assign(task="one")
+    grid = pd.concat([first, first.assign(task="two", score=-first["score"]), first.assign(task="three")])
+    found = differences(
+        grid, {"mask off": ("Bi", "Uni"), "absent": ("Bi", "Echo")}, {"two": "2", "one": "1", "four": "4"}
+    )
+    assert found[["pair", "task"]].to_numpy().tolist() == [["mask off", "2"], ["mask off", "1"]]
+    expected = paired(first, "Bi", "Uni")
+    assert found.loc[1, ["points", "low", "high"]].tolist() == pytest.approx(expected)
+    assert found.loc[0, ["points", "low", "high"]].tolist() == pytest.approx([-expected[0], -expected[2], -expected[1]])
 
 
 def test_variants_of_notebook_03_are_read_back_from_their_names():

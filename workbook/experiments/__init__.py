@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..errors import UnknownNameError
 from . import anchor, causal2vec, equal_budget, lens, llm2vec, nv_embed
-from .compare import compared, estimate, judged, paired
+from .compare import compared, differences, estimate, judged, paired
 from .curves import area, steps_to_reach
 from .grid import Experiment, Variant
 from .records import RECORDED, Record
@@ -26,6 +26,7 @@ __all__ = [
     "accuracy",
     "area",
     "compared",
+    "differences",
     "estimate",
     "find",
     "get",

@@ -80,3 +80,25 @@ def compared(rows: pd.DataFrame, variants: Mapping[str, str]) -> dict[str, Inter
     single = {quantity: estimate(summary, variant) for quantity, variant in variants.items()}
     pairs = [(a, b) for a in variants for b in variants if a != b]
     return single | {f"{a} - {b}": paired(rows, variants[a], variants[b]) for a, b in pairs}
+
+
+def differences(rows: pd.DataFrame, pairs: Mapping[str, tuple[str, str]], tasks: Mapping[str, str]) -> pd.DataFrame:
+    """First variant minus second of several pairs, task by task, as :func:`paired` takes them.
+
+    Args:
+        rows: Columns source, variant, seed, task and score.
+        pairs: Two variants by what their difference is called.
+        tasks: What a task is called, by its name in ``rows``.
+
+    Returns:
+        Columns ``pair``, ``task``, ``points``, ``low``, ``high``, in the order given; a pair of which one was not
+        measured is left out.
+    """
+    by_task = {name: rows[rows["task"] == task] for task, name in tasks.items()}
+    found = [
+        (label, name, *interval)
+        for label, variants in pairs.items()
+        for name, of_task in by_task.items()
+        if not of_task.empty and (interval := paired(of_task, *variants)) is not None
+    ]
+    return pd.DataFrame(found, columns=["pair", "task", "points", "low", "high"])
