@@ -89,6 +89,23 @@ def test_missing_bar_leaves_its_place_empty():
     assert np.isnan(axes.patches[1].get_height())
 
 
+@pytest.mark.parametrize("draw", [figures.bars, figures.estimates])
+def test_long_names_of_groups_stand_beside_each_other(draw):
+    names = [
+        "bidirectional, mean",
+        "weighted-mean",
+        "MNTP, of the budget",
+        "last token, closed",
+        "causal, lexicon",
+        "a",
+    ]
+    frame = pd.DataFrame({"method": names, "score": 5.0, "low": 4.0, "high": 6.0})
+    fig = draw(frame, "method", "score", low="low", high="high")
+    fig.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in fig.axes[0].get_xticklabels()]
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+
+
 def test_lines_are_sorted_and_told_apart_without_colour():
     axes = figures.lines(LAYERS.sample(frac=1, random_state=0), "layer", "cosine", hue="text").axes[0]
     assert list(axes.lines[0].get_xdata()) == list(range(31))

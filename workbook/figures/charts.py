@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogFormatter, MaxNLocator
 
 from ..errors import InvalidValueError
-from .panels import check_columns, cycle, draw_baselines, finish, levels, rows_of, split_panels, write_names
+from .panels import check_columns, cycle, draw_baselines, finish, levels, rows_of, split_panels, wrapped, write_names
 from .style import DASHES, FULL, HATCHES, MARKERS, OKABE_ITO, styled
 
 
@@ -83,7 +83,7 @@ def bars(
                     axes.annotate(
                         f"{value:.1f}", (spot, max(top, 0)), (0, 2), textcoords="offset points", ha="center", fontsize=7
                     )
-        axes.set_xticks(range(len(groups)), [str(group) for group in groups])
+        axes.set_xticks(range(len(groups)), wrapped(groups, size[0] / len(panels)))
         axes.axhline(0, color="black", linewidth=0.8)
         axes.grid(axis="y")
         axes.tick_params(axis="x", length=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import textwrap
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import pandas as pd
@@ -14,6 +15,8 @@ from matplotlib.transforms import Bbox
 from ..errors import InvalidValueError, UnknownNameError
 from .style import DASHES, suptitle
 
+_LETTER = 0.065
+"""Inches that a letter takes on average, at the 8 pt of labels and legends."""
 _SIDES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))
 _ACROSS = {1: "left", 0: "center", -1: "right"}
 _ALONG = {1: "bottom", 0: "center", -1: "top"}
@@ -66,12 +69,18 @@ def draw_baselines(axes: Axes, baseline: float | Mapping[str, float] | None) -> 
         axes.axhline(level, color="#555555", linewidth=1.1, linestyle=dash, label=label, zorder=1.5)
 
 
+def wrapped(names: Sequence, inches: float) -> list[str]:
+    """Names as labels of one axis, in lines that fit beside each other on so many inches; a word stays whole."""
+    letters = int(0.9 * inches / len(names) / _LETTER)
+    return [textwrap.fill(str(name), max(letters, 1), break_long_words=False) for name in names]
+
+
 def finish(fig: Figure, panels: list[tuple[Axes, pd.DataFrame]], ylabel: str, *, legend: bool) -> None:
     """The label of the shared vertical axis, and one legend below the panels, where it hides nothing."""
     panels[0][0].set_ylabel(ylabel)
     handles = dict(_legend_entries(panels[0][0])) if legend else {}
     if handles:
-        inches = 0.5 + 0.065 * max(map(len, handles))  # of the widest entry, at 8 pt
+        inches = 0.5 + _LETTER * max(map(len, handles))  # of the widest entry
         most = max(1, math.floor(fig.get_figwidth() / inches))
         columns = math.ceil(len(handles) / math.ceil(len(handles) / most))  # rows as full as one another
         fig.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=columns, handlelength=2.6)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ..errors import InvalidValueError
-from .panels import check_columns, cycle, draw_baselines, finish, levels, rows_of, split_panels
+from .panels import check_columns, cycle, draw_baselines, finish, levels, rows_of, split_panels, wrapped
 from .style import FULL, MARKERS, OKABE_ITO, styled, suptitle
 
 
@@ -36,7 +36,7 @@ def estimates(
 
     Args:
         frame: One row a point.
-        x: Column of the groups, in order of first appearance.
+        x: Column of the groups, in order of first appearance; long names take several lines.
         y: Column of the heights.
         low: Column of the interval's lower ends, in the units of ``y``; NaN draws none.
         high: Column of the interval's upper ends.
@@ -79,7 +79,7 @@ def estimates(
                     capsize=2,
                     label=", ".join(str(name) for name in names if name != ""),
                 )
-        axes.set_xticks(range(len(groups)), [str(group) for group in groups])
+        axes.set_xticks(range(len(groups)), wrapped(groups, size[0] / len(panels)))
         axes.set_xlim(-0.5, len(groups) - 0.5)
         axes.grid(axis="y")
         axes.tick_params(axis="x", length=0)
