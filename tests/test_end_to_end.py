@@ -1,4 +1,7 @@
-"""As a user would: the first committed notebook by the runner, in a process of its own."""
+"""As a user would: the first committed notebook by the runner, in a process of its own.
+
+The model is tiny, of an architecture with untied weights and a tokenizer that begins texts with a sign of its own.
+"""
 
 import json
 import os
@@ -7,7 +10,7 @@ import sys
 
 import nbformat
 
-COMMAND = ["workbook", "run", "00", "--scale", "quick", "--output", "results"]
+COMMAND = ["workbook", "run", "00", "--scale", "quick", "--backbone", "tiny-llama", "--output", "results"]
 ENDINGS = {".pdf", ".svg", ".png", ".csv"}
 
 
@@ -41,7 +44,7 @@ def check_executed(path):
     assert not [output for cell in code for output in cell.outputs if output.output_type == "error"]
 
 
-def test_runner_and_its_report(tmp_path, smollm2_folder, docs):
+def test_runner_and_its_report(tmp_path, docs):
     results = tmp_path / "results"
     code, output, errors = ran(tmp_path)
     assert (code, errors) == (0, ""), output

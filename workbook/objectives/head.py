@@ -8,6 +8,7 @@ import torch
 from accelerate.utils import extract_model_from_parallel
 from torch import nn
 
+from .. import backbones
 from ..errors import InvalidValueError
 from ..modules import Decoder
 
@@ -23,26 +24,23 @@ class Predicting(nn.Module):
 
     Args:
         model: A chain that begins with a Decoder.
-        head: For a backbone with tied weights None, for any other what
-            ``backbones.load_decoder(name, lm_head=True).get_output_embeddings()`` gives.
+        head: The head to use; the backbone's own if not given.
         train_head: Train an untied head too.
 
     Raises:
-        InvalidValueError: A chain that does not begin with a Decoder, a head that does not fit or is missing.
+        InvalidValueError: A chain that does not begin with a Decoder, or a head that does not fit.
+        ModelNotFoundError: A backbone whose head is nowhere.
     """
 
-    def __init__(self, model: SentenceTransformer, head: nn.Linear | None, *, train_head: bool):
+    def __init__(self, model: SentenceTransformer, head: nn.Linear | None = None, *, train_head: bool = False):
         super().__init__()
         if not isinstance(model[0], Decoder):
             raise InvalidValueError("model", "a chain that begins with a Decoder", type(model[0]).__name__)
         config = model[0].decoder.config
-        way_out = "Pass head=backbones.load_decoder(backbone, lm_head=True).get_output_embeddings()."
-        if head is None:
-            if not config.tie_word_embeddings:
-                raise InvalidValueError("head", "the head of this backbone, whose weights are not tied", head, way_out)
-        elif getattr(head, "in_features", None) != config.hidden_size or head.bias is not None:
-            expected = f"a linear layer of {config.hidden_size} inputs without bias"
-            raise InvalidValueError("head", expected, head, way_out)
+        if head is None and not config.tie_word_embeddings:
+            head = backbones.load_head(config.name_or_path).to(model.device)
+        if head is not None and (getattr(head, "in_features", None) != config.hidden_size or head.bias is not None):
+            raise InvalidValueError("head", f"a linear layer of {config.hidden_size} inputs without bias", head)
         self.model = model
         self.head = None if head is None else head.requires_grad_(train_head)
 

@@ -11,7 +11,6 @@ from sentence_transformers.util import batch_to_device
 from torch import nn
 from torch.nn.functional import linear
 
-from .. import backbones
 from ..errors import InvalidValueError
 from ..objectives import Reconstruction
 from .states import decoder_of, switched
@@ -63,7 +62,8 @@ def regenerated(
     """
     if type(tokens) is not int or tokens < 1:
         raise InvalidValueError("tokens", "a whole number from 1", tokens)
-    module, objective = decoder_of(model, texts), _objective(model, head, write_bos)
+    module = decoder_of(model, texts)
+    objective = Reconstruction(model, head, write_bos=write_bos).to(model.device)
     vectors = model.encode(
         list(texts), prompt=instruction, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False
     )
@@ -130,7 +130,8 @@ def anchor_losses(
     if len(pairs) < 2:
         raise InvalidValueError("pairs", "at least two, since a vector is exchanged for another's", len(pairs))
     sides = {"query": pairs["query"].tolist(), "document": pairs["document"].tolist()}
-    module, objective = decoder_of(model, sides["query"]), _objective(model, head, write_bos)
+    module = decoder_of(model, sides["query"])
+    objective = Reconstruction(model, head, write_bos=write_bos).to(model.device)
     rows = []
     for direction in DIRECTIONS:
         source, target = direction.split(" to ")
@@ -153,11 +154,3 @@ def anchor_losses(
                 numbers = zip(where.sum(dim=1).tolist(), *losses, strict=True)
                 rows += [(direction, start + place, *values) for place, values in enumerate(numbers)]
     return pd.DataFrame(rows, columns=["direction", "pair", "tokens", "own", "shuffled"])
-
-
-def _objective(model: SentenceTransformer, head: nn.Linear | None, write_bos: bool) -> Reconstruction:
-    """The objective, for what it knows of a model, with the backbone's own head where one is needed."""
-    decoder = model[0].decoder
-    if head is None and not decoder.config.tie_word_embeddings:
-        head = backbones.load_head(decoder.config.name_or_path)
-    return Reconstruction(model, head, write_bos=write_bos).to(model.device)

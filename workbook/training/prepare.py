@@ -12,7 +12,6 @@ import torch
 from accelerate import PartialState
 from torch import nn
 
-from .. import backbones
 from ..errors import InvalidValueError, UnknownNameError
 from ..objectives import OBJECTIVES, Contrastive, set_attention_dropout
 from ..objectives.head import Predicting
@@ -104,11 +103,8 @@ def objective(stage: Stage) -> Callable[..., nn.Module]:
         if option not in known:
             raise UnknownNameError(f"option of {stage.objective}", option, sorted(known))
 
-    def make(model: SentenceTransformer, load_head: Callable[[str], nn.Linear] = backbones.load_head) -> nn.Module:
-        options = dict(stage.options)
-        decoder = model[0].decoder
-        if issubclass(kind, Predicting) and not decoder.config.tie_word_embeddings:
-            options["head"] = load_head(decoder.config.name_or_path)
+    def make(model: SentenceTransformer, **given: nn.Module) -> nn.Module:
+        options = dict(stage.options) | given
         if issubclass(kind, Contrastive):  # negatives are those of the whole batch, on however many devices it lies
             options["gather_across_devices"] = PartialState().num_processes > 1
         return kind(model, **options)
@@ -137,9 +133,12 @@ def check(model: SentenceTransformer, stage: Stage, data: TrainingData, rows: in
     for target in stage.adapter.targets if stage.adapter else ():
         if target not in linear:  # peft passes over a name that it does not find, as long as it finds another
             raise UnknownNameError("adapter target", target, sorted(linear))
-    try:
+    make, given = objective(stage), {}
+    if issubclass(OBJECTIVES[stage.objective], Predicting) and not decoder.config.tie_word_embeddings:
         # The real head would take a whole language model from disk.
-        loss = objective(stage)(model, lambda _: nn.Linear(decoder.config.hidden_size, 1, bias=False, device="meta"))
+        given["head"] = nn.Linear(decoder.config.hidden_size, 1, bias=False, device="meta")
+    try:
+        loss = make(model, **given)
     finally:
         set_attention_dropout(decoder, 0.0)
     if stage.teacher and (stage.objective != "contrastive" or any(d.num_columns < 3 for d in data.datasets.values())):
