@@ -78,6 +78,8 @@ def test_a_comparison_with_what_did_not_learn_is_no_test(tmp_path):
     made = judge(claim("a > b"), APART, scale="cpu", unlearnt=["b", "a"])
     assert str(made) == "c: not tested at this scale (did not learn: a, b)"
     assert made.effects() == {}
+    with pytest.raises(InvalidValueError, match=r"unlearnt: expected a collection of names, got 'ab'"):
+        judge(claim("a > b"), APART, scale="cpu", unlearnt="ab")
     claims.write([made], tmp_path / "claims.json")
     assert claims.read(tmp_path / "claims.json") == [made]
 

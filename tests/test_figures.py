@@ -104,6 +104,8 @@ def test_long_names_of_groups_stand_beside_each_other(draw):
     fig.draw_without_rendering()
     boxes = [text.get_window_extent() for text in fig.axes[0].get_xticklabels()]
     assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+    own = draw(frame.assign(method=["a\nb", *names[1:]]), "method", "score", low="low", high="high")
+    assert own.axes[0].get_xticklabels()[0].get_text() == "a\nb"
 
 
 def test_lines_are_sorted_and_told_apart_without_colour():

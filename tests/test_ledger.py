@@ -55,6 +55,16 @@ def test_every_claim_stands_there_once(run):
     assert rows.loc["lens-hybrid", ["scale", "notebook"]].tolist() == ["cpu", ""]
 
 
+def test_who_did_not_learn_is_said(run):
+    numbers = {"one": 10, "eight": 9}
+    made = claims.judge(CLAIMS["causal2vec-one-token"], numbers, scale="cpu", notebook="05_x", unlearnt=["eight"])
+    claims.write([made], run / "claims.json")
+    rows = ledger.table(run).set_index("claim", drop=False)
+    assert rows["unlearnt"].to_dict() == dict.fromkeys(CLAIMS, "") | {made.id: "eight"}
+    told = ledger.readable(rows)["measured"]
+    assert (told[made.id], told["lens-hybrid"]) == ("did not learn: eight", "-")
+
+
 def test_an_effect_is_that_of_the_comparison_that_holds_least(run):
     rows = ledger.table(run).set_index("claim")
     numbers = ["effect", "low", "high", "published_low", "published_high", "models"]
@@ -90,7 +100,13 @@ def test_counts_and_text(run):
 
 def test_written_files_hold_the_table_and_all_verdicts(run):
     rows = ledger.write(run)
-    pd.testing.assert_frame_equal(pd.read_csv(run / "ledger.csv").fillna({"notebook": ""}), rows, check_dtype=False)
+    pd.testing.assert_frame_equal(
+        pd.read_csv(run / "ledger.csv", dtype={"notebook": str, "unlearnt": str}).fillna(
+            {"notebook": "", "unlearnt": ""}
+        ),
+        rows,
+        check_dtype=False,
+    )
     entries = {entry["id"]: entry for entry in json.loads((run / "ledger.json").read_text(encoding="utf-8"))}
     assert list(entries) == list(rows["claim"])
     assert [one["notebook"] for one in entries["llm2vec-mntp"]["verdicts"]] == ["02_llm2vec", "07_compare"]

@@ -244,7 +244,7 @@ def load_head(name: str) -> nn.Linear:
     from transformers import AutoModelForCausalLM
 
     if name in TINY:
-        return load_decoder(name, device="cpu", lm_head=True).get_output_embeddings()
+        return load_decoder(name, dtype="float32", device="cpu", lm_head=True).get_output_embeddings()
     folder = resolve(name)
     model, report = AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, output_loading_info=True)
     if report["missing_keys"]:

@@ -148,12 +148,15 @@ class Verdict(BaseModel):
     unlearnt: tuple[str, ...] = ()
 
     def effects(self) -> dict[str, Estimate]:
-        """By comparison of the rule, how far it holds, see `effect`; empty where the claim was not tested."""
+        """By comparison of the rule, how far it holds; empty where the scale was too small or a model did not learn."""
         return {clause: effect(clause, self.measured, self.id) for clause in self.clauses}
 
+    def said(self) -> str:
+        """The verdict, and who did not learn where that is the reason."""
+        return self.verdict + (f" (did not learn: {', '.join(self.unlearnt)})" if self.unlearnt else "")
+
     def __str__(self) -> str:
-        reason = f" (did not learn: {', '.join(self.unlearnt)})" if self.unlearnt else ""
-        return f"{self.id}: {self.verdict}{reason}"
+        return f"{self.id}: {self.said()}"
 
     __repr__ = __str__
 
@@ -202,12 +205,7 @@ def get(claim_id: str) -> Claim:
 
 
 def judge(
-    claim: Claim,
-    measured: Mapping[str, object],
-    *,
-    scale: str,
-    notebook: str = "",
-    unlearnt: Collection[str] = (),
+    claim: Claim, measured: Mapping[str, object], *, scale: str, notebook: str = "", unlearnt: Collection[str] = ()
 ) -> Verdict:
     """The verdict on a claim, derived from its rule.
 
@@ -222,13 +220,16 @@ def judge(
         measured: What `Estimate.of` takes, by name; differences by ``"a - b"``.
         scale: The run's scale.
         notebook: Name of the notebook that judges.
-        unlearnt: Models of the rule that did not learn what they were trained for. If there are any, the claim was
-            not tested: a comparison with them judges their training.
+        unlearnt: Those of its models that did not learn what they were trained for, by the names they are called. If
+            there are any, the claim was not tested: a comparison with them judges their training.
 
     Raises:
-        InvalidValueError: A name of the rule was not measured, a value is not finite, or the rule can't be read.
+        InvalidValueError: A name of the rule was not measured, a value is not finite, the rule can't be read, or
+            ``unlearnt`` is text.
         UnknownNameError: A measured name that the rule does not know, or no such scale.
     """
+    if isinstance(unlearnt, str):
+        raise InvalidValueError("unlearnt", "a collection of names", unlearnt, f"Write [{unlearnt!r}].")
     names = claim.names()
     estimates = {key: Estimate.of(value) for key, value in measured.items()}
     for key in estimates:
@@ -312,9 +313,7 @@ def read(path: Path) -> list[Verdict]:
     try:
         return [Verdict.model_validate(entry) for entry in _read_list(path)]
     except ValidationError as error:
-        raise DamagedFileError(
-            f"Expected verdicts in {path}, found something else. Delete it and run again."
-        ) from error
+        raise DamagedFileError(f"Expected verdicts in {path}, got others. Delete it and run again.") from error
 
 
 def _replace(verdicts: list[Verdict], path: Path) -> None:

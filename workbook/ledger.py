@@ -44,7 +44,8 @@ def table(folder: str | Path) -> pd.DataFrame:
         ``comparison``, ``published_low`` and ``published_high`` (its effect in the paper, over ``models`` models),
         ``effect``, ``low`` and ``high`` (of the run, with its interval; NaN where there is none), ``scale`` (of the
         run's numbers; where there are none the smallest that can test the claim), ``notebook`` (those that judged it,
-        or empty) and ``verdict`` (one of ``VERDICTS``; partly where notebooks differ).
+        or empty), ``verdict`` (one of ``VERDICTS``; partly where notebooks differ) and ``unlearnt`` (models that did
+        not learn, for which it was not tested).
 
     Raises:
         MissingDataError: The folder holds no verdicts.
@@ -70,8 +71,11 @@ def readable(rows: pd.DataFrame) -> pd.DataFrame:
     over three models.
     """
     effects, printed = rows[["effect", "low", "high"]], rows[["published_low", "published_high", "models"]]
+    found = [f"did not learn: {names}" if names else "" for names in rows["unlearnt"]]
     return rows[["claim", "verdict"]].assign(
-        measured=[_measured(*numbers) for numbers in effects.itertuples(index=False)],
+        measured=[
+            why or _measured(*numbers) for why, numbers in zip(found, effects.itertuples(index=False), strict=True)
+        ],
         published=[_published(*numbers) for numbers in printed.itertuples(index=False)],
         scale=rows["scale"],
         place=rows["place"],
@@ -159,6 +163,7 @@ def _row(claim: Claim, verdicts: Sequence[Verdict]) -> dict[str, object]:
         "scale": ", ".join(dict.fromkeys(verdict.scale for verdict in verdicts)) or claim.scale,
         "notebook": ", ".join(verdict.notebook for verdict in verdicts),
         "verdict": claims.PARTLY if len(tested) > 1 else min(tested or words, key=VERDICTS.index),
+        "unlearnt": ", ".join(dict.fromkeys(name for verdict in verdicts for name in verdict.unlearnt)),
     }
 
 

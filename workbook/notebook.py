@@ -235,7 +235,7 @@ class Run:
                 "paper": f"{verdict.paper}, {verdict.place}",
                 "measured": ", ".join(f"{k} {v.value:.{digits}f}" for k, v in verdict.measured.items()) or "-",
                 "scale": verdict.scale,
-                "verdict": verdict.verdict,
+                "verdict": verdict.said(),
             }
             for verdict in self._judged.values()
         ]

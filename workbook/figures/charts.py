@@ -38,7 +38,7 @@ def bars(
 
     Args:
         frame: One row a bar.
-        x: Column of the groups, in order of first appearance.
+        x: Column of the groups, in order of first appearance; long names take several lines.
         y: Column of the heights.
         hue: Column that splits each group.
         low: Column of the interval's lower ends, in the units of ``y`` (not distances from it).

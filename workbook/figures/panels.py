@@ -6,6 +6,7 @@ import itertools
 import math
 import textwrap
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import partial
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -70,9 +71,9 @@ def draw_baselines(axes: Axes, baseline: float | Mapping[str, float] | None) -> 
 
 
 def wrapped(names: Sequence, inches: float) -> list[str]:
-    """Names as labels of one axis, in lines that fit beside each other on so many inches; a word stays whole."""
-    letters = int(0.9 * inches / len(names) / _LETTER)
-    return [textwrap.fill(str(name), max(letters, 1), break_long_words=False) for name in names]
+    """Names as labels of one axis so many inches wide, cut at blanks and hyphens so that they fit beside each other."""
+    fill = partial(textwrap.fill, width=max(1, int(0.9 * inches / len(names) / _LETTER)), break_long_words=False)
+    return ["\n".join(fill(line) for line in str(name).split("\n")) for name in names]
 
 
 def finish(fig: Figure, panels: list[tuple[Axes, pd.DataFrame]], ylabel: str, *, legend: bool) -> None:

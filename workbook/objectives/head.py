@@ -24,12 +24,13 @@ class Predicting(nn.Module):
 
     Args:
         model: A chain that begins with a Decoder.
-        head: The head to use; the backbone's own if not given.
+        head: The head to use, on the model's device; the backbone's own if not given, in the decoder's dtype.
         train_head: Train an untied head too.
 
     Raises:
         InvalidValueError: A chain that does not begin with a Decoder, or a head that does not fit.
-        ModelNotFoundError: A backbone whose head is nowhere.
+        UnknownNameError: The backbone that the model was made from is not where it was.
+        ModelNotFoundError: It is there, but without a head.
     """
 
     def __init__(self, model: SentenceTransformer, head: nn.Linear | None = None, *, train_head: bool = False):
@@ -38,9 +39,10 @@ class Predicting(nn.Module):
             raise InvalidValueError("model", "a chain that begins with a Decoder", type(model[0]).__name__)
         config = model[0].decoder.config
         if head is None and not config.tie_word_embeddings:
-            head = backbones.load_head(config.name_or_path).to(model.device)
+            head = backbones.load_head(config.name_or_path).to(model.device, model[0].decoder.dtype)
         if head is not None and (getattr(head, "in_features", None) != config.hidden_size or head.bias is not None):
-            raise InvalidValueError("head", f"a linear layer of {config.hidden_size} inputs without bias", head)
+            expected = f"a linear layer of {config.hidden_size} inputs without bias"
+            raise InvalidValueError("head", expected, head, "Pass backbones.load_head(name) with the backbone's name.")
         self.model = model
         self.head = None if head is None else head.requires_grad_(train_head)
 

@@ -74,7 +74,7 @@ class MNTP(Predicting):
         self._mask_token_id = tokenizer.convert_tokens_to_ids(mask_token)
         self._vocabulary = len(tokenizer)
         added = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
-        special = torch.tensor(sorted(added | set(tokenizer.all_special_ids)), dtype=torch.long)
+        special = torch.tensor(sorted(added | set(tokenizer.all_special_ids)), dtype=torch.long, device=model.device)
         self.register_buffer("_special", special, persistent=False)
 
     def forward(
