@@ -98,9 +98,10 @@ def test_a_first_stage_counts_if_its_loss_fell_and_its_vector_is_read():
     )
     found = anchor.learnt(rows)
     # Anchor's weights are 0.2 and 0.8, so that its numbers are 1.8 times those of the first direction.
-    assert found.loc[anchor.BOTH, ["fell", "saved"]].tolist() == pytest.approx([1.8 * 1.8, 1.8 * 0.2])
-    assert found["counts"].to_dict() == {anchor.BOTH: True, anchor.D2Q: False, anchor.Q2D: False}
-    assert found.loc[anchor.Q2D].tolist()[:2] == pytest.approx([0.4, 0.9])
+    assert found.loc[(anchor.BOTH, 1), ["fell", "saved"]].tolist() == pytest.approx([1.8 * 1.8, 1.8 * 0.2])
+    assert found.loc[(anchor.Q2D, 0), ["fell", "saved"]].tolist() == pytest.approx([0.4, 0.9])
+    counts = found["counts"].unstack("seed").T.to_dict("list")
+    assert counts == {anchor.BOTH: [True, True], anchor.D2Q: [True, False], anchor.Q2D: [False, True]}
 
 
 def test_a_stage_is_watched_by_what_its_claims_need(model):

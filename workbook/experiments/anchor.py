@@ -131,7 +131,7 @@ def early(sizes: Scale) -> Watch:
 
 
 def learnt(rows: pd.DataFrame) -> pd.DataFrame:
-    """Which first stages did what they were trained for, in every seed.
+    """Which first stages did what they were trained for, seed by seed.
 
     Weighted as the objective weighs its directions, the loss has to be :data:`FELL` below that of the model before it,
     and :data:`SAVED` below that with another pair's vector: a loss that falls may be all language, and an untrained
@@ -141,16 +141,19 @@ def learnt(rows: pd.DataFrame) -> pd.DataFrame:
         rows: Those of ``06_stages``, from one source.
 
     Returns:
-        One row a first stage, by its name: ``fell`` and ``saved`` (nats a token, the least over seeds), ``counts``.
+        One row a first stage and seed, indexed by ``variant`` and ``seed``: ``fell`` and ``saved`` (nats a token),
+        ``counts``.
     """
     losses = rows.pivot_table("score", ["what", "variant", "seed"], "task")
-    found = {}
+    found = []
     for name, alpha in (ALPHAS | {BOTH_EOS: anchor.ALPHA}).items():
         weighted = alpha * losses["query to document"] + (1 - alpha) * losses["document to query"]
         if ("own", name) in weighted.index.droplevel("seed"):
             before = weighted["own", UNTRAINED_EOS if name == BOTH_EOS else UNTRAINED].mean()
-            found[name] = before - weighted["own", name].max(), weighted["saved", name].min()
-    table = pd.DataFrame.from_dict(found, orient="index", columns=["fell", "saved"]).rename_axis("variant")
+            own = weighted["own", name]
+            table = pd.DataFrame({"fell": before - own, "saved": weighted["saved", name]})
+            found.append(table.assign(variant=name).set_index("variant", append=True).swaplevel())
+    table = pd.concat(found) if found else pd.DataFrame(columns=["fell", "saved"])
     return table.assign(counts=(table["fell"] >= FELL) & (table["saved"] >= SAVED))
 
 
