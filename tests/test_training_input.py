@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from sentence_transformers import SentenceTransformer
 from training_tools import TEXTS, differing, stage, steps_counted, tiny, trained, write_data
 
+from workbook import backbones
 from workbook.errors import (
     DamagedFileError,
     InvalidValueError,
@@ -95,6 +96,7 @@ def test_a_stage_that_is_refused(own, monkeypatch, objective, changes, error, me
 )
 def test_what_is_wrong_with_the_last_stage_is_said_first(own, monkeypatch, objective, wrong):
     model = tiny()
+    monkeypatch.setattr(backbones, "load_head", pytest.fail)  # a whole language model, read only where a stage trains
     with steps_counted(monkeypatch) as steps, pytest.raises(WorkbookError, match="Stage last: "):
         trained(stage(own, "contrastive", name="first"), stage(own, objective, name="last", **wrong), model=model)
     assert steps == []
