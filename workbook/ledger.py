@@ -71,11 +71,9 @@ def readable(rows: pd.DataFrame) -> pd.DataFrame:
     over three models.
     """
     effects, printed = rows[["effect", "low", "high"]], rows[["published_low", "published_high", "models"]]
-    found = [f"did not learn: {names}" if names else "" for names in rows["unlearnt"]]
+    measured = pd.Series([_measured(*numbers) for numbers in effects.itertuples(index=False)], index=rows.index)
     return rows[["claim", "verdict"]].assign(
-        measured=[
-            why or _measured(*numbers) for why, numbers in zip(found, effects.itertuples(index=False), strict=True)
-        ],
+        measured=measured.where(rows["unlearnt"] == "", "did not learn: " + rows["unlearnt"]),
         published=[_published(*numbers) for numbers in printed.itertuples(index=False)],
         scale=rows["scale"],
         place=rows["place"],

@@ -33,7 +33,7 @@ class Predicting(nn.Module):
         ModelNotFoundError: It is there, but without a head.
     """
 
-    def __init__(self, model: SentenceTransformer, head: nn.Linear | None = None, *, train_head: bool = False):
+    def __init__(self, model: SentenceTransformer, head: nn.Linear | None, *, train_head: bool):
         super().__init__()
         if not isinstance(model[0], Decoder):
             raise InvalidValueError("model", "a chain that begins with a Decoder", type(model[0]).__name__)
