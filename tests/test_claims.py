@@ -2,6 +2,7 @@
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -463,7 +464,7 @@ def test_verdicts_merge_by_claim_and_come_back(tmp_path):
     claims.write([lost], path)
     claims.write([won, other], path)
     assert claims.read(path) == [other, won]
-    assert [path.name for path in path.parent.iterdir()] == ["claims.json"]
+    assert {path.name for path in path.parent.iterdir()} <= {"claims.json", ".claims.json.lock"}
 
 
 def test_each_notebook_keeps_its_own_verdicts(tmp_path):
@@ -475,6 +476,17 @@ def test_each_notebook_keeps_its_own_verdicts(tmp_path):
     assert claims.read(path) == [second]
     claims.drop("01_a", tmp_path / "absent.json")
     assert not (tmp_path / "absent.json").exists()
+
+
+def test_notebooks_that_judge_at_the_same_time_lose_no_verdict(tmp_path):
+    notebooks = [f"{number:02d}_a" for number in range(16)]
+
+    def judges(notebook):
+        claims.write([judge(claim("a > b"), APART, scale="quick", notebook=notebook)], tmp_path / "claims.json")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(judges, notebooks))
+    assert [verdict.notebook for verdict in claims.read(tmp_path / "claims.json")] == notebooks
 
 
 def test_verdict_prints_without_numbers():

@@ -8,17 +8,19 @@ It is written before the run; the run brings an `Estimate` for every name, and `
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import math
 import operator
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
+import filelock
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from .errors import DamagedFileError, InvalidValueError, UnknownNameError
-from .files import atomic_file, data_path
+from .files import atomic_file, data_path, writing
 from .scale import SCALES, get_scale
 
 REPRODUCED = "reproduced"
@@ -280,12 +282,15 @@ def effect(clause: str, measured: Mapping[str, object], claim_id: str) -> Estima
 def write(verdicts: Iterable[Verdict], path: Path) -> None:
     """Add verdicts to a run's claims file; one already there of the same notebook on the same claim is replaced.
 
+    Several notebooks may write at the same time.
+
     Raises:
         DamagedFileError: The file is there and holds something else.
         OutputError: The file can't be written.
     """
-    merged = {(verdict.id, verdict.notebook): verdict for verdict in [*read(path), *verdicts]}
-    _replace([merged[key] for key in sorted(merged)], path)
+    with _alone(path):
+        merged = {(verdict.id, verdict.notebook): verdict for verdict in [*read(path), *verdicts]}
+        _replace([merged[key] for key in sorted(merged)], path)
 
 
 def drop(notebook: str, path: Path) -> None:
@@ -295,10 +300,13 @@ def drop(notebook: str, path: Path) -> None:
         DamagedFileError: The file is there and holds something else.
         OutputError: The file can't be written.
     """
-    verdicts = read(path)
-    kept = [verdict for verdict in verdicts if verdict.notebook != notebook]
-    if kept != verdicts:
-        _replace(kept, path)
+    if not Path(path).exists():
+        return
+    with _alone(path):
+        verdicts = read(path)
+        kept = [verdict for verdict in verdicts if verdict.notebook != notebook]
+        if kept != verdicts:
+            _replace(kept, path)
 
 
 def read(path: Path) -> list[Verdict]:
@@ -314,6 +322,20 @@ def read(path: Path) -> list[Verdict]:
         return [Verdict.model_validate(entry) for entry in _read_list(path)]
     except ValidationError as error:
         raise DamagedFileError(f"Expected verdicts in {path}, got others. Delete it and run again.") from error
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """No other process reads this claims file to write it again, as notebooks that run at the same time would."""
+    path = Path(path)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = filelock.FileLock(path.with_name(f".{path.name}.lock"))
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _replace(verdicts: list[Verdict], path: Path) -> None:
