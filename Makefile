@@ -2,7 +2,8 @@
 SCALE ?= cpu
 PYTHON ?= python3
 BIN := .venv/bin
-# Two files of tests, or two notebooks, at a time: on two cores that is faster than two threads for each.
+# Two notebooks, or two files of tests, at a time: on two cores that is faster than two threads for each.
+JOBS ?= 2
 TOGETHER := --numprocesses 2 --dist loadfile
 
 .PHONY: setup run test lab notebooks
@@ -17,7 +18,7 @@ setup: .venv/complete
 	touch $@
 
 run: setup
-	$(BIN)/python -m workbook run --scale $(SCALE)
+	$(BIN)/python -m workbook run --scale $(SCALE) --jobs $(JOBS)
 
 test: setup
 	$(BIN)/ruff check .

@@ -46,7 +46,7 @@ def run(tmp_path_factory):
     write(source / "03_dies.ipynb", "import os", "os._exit(9)", "z = 2")
     (source / "04_broken.ipynb").write_text("{")
     with runner.Session(output, {"scale": "quick", "rerun": True}) as session:
-        outcomes = {path.stem: session.execute(path) for path in runner.find([], source)}
+        outcomes = {outcome.name: outcome for outcome in session.run(runner.find([], source), jobs=2)}
     return source, output, outcomes
 
 
@@ -136,6 +136,54 @@ def test_resumes_only_if_everything_it_left_is_intact(judges):
     assert judges()[0] == "passed"
     assert [verdict.notebook for verdict in claims.read(output / "claims.json")] == ["05_judges"]
     assert (output / "figures" / "06_scores.png").exists()
+
+
+def test_who_sums_up_waits_for_the_others_and_runs_again_when_they_found_something_else(tmp_path):
+    source, output = tmp_path / "notebooks", tmp_path / "output"
+    source.mkdir()
+    write(source / "05_judges.ipynb", "import time; time.sleep(1)", *JUDGES, parameters=PARAMETERS + "\nseed = 0")
+    write(source / "00_sums.ipynb", "from workbook import claims", "claims.read(output_dir + '/claims.json')[0]")
+    sums = nbformat.read(source / "00_sums.ipynb", as_version=4)
+    sums.metadata["workbook"] = {"sums_up": True}
+    nbformat.write(sums, source / "00_sums.ipynb")
+
+    def again():
+        with runner.Session(output, {}) as session:
+            return [(outcome.name, outcome.status) for outcome in session.run(runner.find([], source), jobs=2)]
+
+    assert again() == [("05_judges", "passed"), ("00_sums", "passed")]
+    assert again() == [("05_judges", "unchanged"), ("00_sums", "unchanged")]
+    [verdict] = claims.read(output / "claims.json")
+    claims.write([verdict.model_copy(update={"notebook": "06_other"})], output / "claims.json")
+    assert again() == [("05_judges", "unchanged"), ("00_sums", "passed")]
+
+
+def test_notebooks_run_at_the_same_time_each_in_its_folder(tmp_path):
+    """Each waits until the other has begun, and reads a path from where it stands."""
+    meet = [
+        "from pathlib import Path",
+        "import time",
+        "Path(output_dir, NAME).touch()",
+        "end = time.monotonic() + 60",
+        "while len(list(Path(output_dir).glob('begun-*'))) < 2 and time.monotonic() < end: time.sleep(0.1)",
+        "assert len(list(Path(output_dir).glob('begun-*'))) == 2",
+        "Path(output_dir, NAME).write_text(Path('beside.txt').read_text())",
+    ]
+    for name in ("00_one", "01_other"):
+        write(tmp_path / f"{name}.ipynb", f"NAME = 'begun-{name}'", *meet)
+    (tmp_path / "beside.txt").write_text("read")
+    with runner.Session(tmp_path / "output", {}) as session:
+        outcomes = list(session.run(runner.find([], tmp_path), jobs=2))
+    assert {outcome.status for outcome in outcomes} == {"passed"}, outcomes
+    assert [path.read_text() for path in (tmp_path / "output").glob("begun-*")] == ["read", "read"]
+
+
+def test_what_stops_a_run_is_raised(tmp_path):
+    write(tmp_path / "00_good.ipynb", *GOOD)
+    with runner.Session(tmp_path / "output", {}) as session:
+        (tmp_path / "output" / "claims.json").write_text("{}")
+        with pytest.raises(DamagedFileError, match=r"claims\.json"):
+            list(session.run(runner.find([], tmp_path)))
 
 
 @pytest.mark.parametrize("relative", [False, True])

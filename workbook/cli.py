@@ -55,6 +55,7 @@ def run(
         bool | None,
         typer.Option(help="Compute live what is otherwise read from recorded runs; by default above scale quick."),
     ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="How many notebooks at a time.")] = 1,
     source: Annotated[
         Path | None, typer.Option("--notebooks", help="Folder of the notebooks, if not the project's.")
     ] = None,
@@ -74,9 +75,10 @@ def run(
     width = max(len(path.stem) for path in chosen)
     failed = 0
     with runner.Session(output or ROOT / "outputs" / scale, parameters) as session:
-        for path in chosen:
-            with _busy(path.stem):
-                outcome = session.execute(path)
+        outcomes = session.run(chosen, jobs)
+        for done in range(len(chosen)):
+            with _busy(f"{done} of {len(chosen)} notebooks done"):
+                outcome = next(outcomes)
             failed += outcome.status == runner.FAILED
             print(
                 f"{outcome.name:<{width}}  {outcome.status:<9}  {outcome.seconds:7.1f} s  "
@@ -268,16 +270,16 @@ def _plain(value: str) -> Any:
 
 
 @contextlib.contextmanager
-def _busy(name: str) -> Iterator[None]:
-    """A line that lives while a notebook runs; nothing where the output is not a terminal."""
+def _busy(text: str) -> Iterator[None]:
+    """A line that lives while notebooks run; nothing where the output is not a terminal."""
     if not sys.stdout.isatty():
         yield
         return
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = SpinnerColumn("line"), TextColumn("{task.description}  running"), TimeElapsedColumn()
+    columns = SpinnerColumn("line"), TextColumn("{task.description}"), TimeElapsedColumn()
     with Progress(*columns, transient=True) as progress:
-        progress.add_task(name, total=None)
+        progress.add_task(text, total=None)
         yield
 
 

@@ -3,18 +3,25 @@
 A run folder holds the executed notebooks, what they left (figures, claims, manifests) and ``manifest.json``. A
 notebook is not run again while its source, its parameters, a backbone's folder, the library with its data, and every
 installed version are what they were, and its executed copy and everything it left are intact.
+
+A notebook whose metadata say ``"workbook": {"sums_up": true}`` reads what the others found: it waits for them, and is
+run again when their verdicts are other ones.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
+import os
 import platform
+import queue
 import re
 import shutil
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -25,7 +32,7 @@ import nbformat
 import papermill
 from papermill.exceptions import PapermillExecutionError
 
-from . import __version__, results
+from . import __version__, claims, results
 from .errors import DamagedFileError, MissingDataError, OutputError, UnknownNameError
 from .files import ROOT, atomic_file, folder_sha256, sha256
 
@@ -97,6 +104,7 @@ class Session:
         self.folder = Path(folder).expanduser().resolve()
         self.parameters = dict(parameters)
         self._lock = filelock.FileLock(self.folder / ".lock", timeout=0)
+        self._recording = threading.Lock()
         self._surroundings = _surroundings()
 
     def __enter__(self) -> Self:
@@ -123,6 +131,45 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
+
+    def run(self, sources: Sequence[Path], jobs: int = 1) -> Iterator[Outcome]:
+        """Run notebooks, some at a time; outcomes come in the order in which they end.
+
+        Args:
+            sources: The notebooks; they are only read.
+            jobs: How many at a time; they share the cores.
+
+        Raises:
+            DamagedFileError, OutputError: As for `execute`; what was begun beside it ends with this process.
+        """
+        if jobs > 1:  # kernels begin with this environment; more threads than cores get in each other's way
+            os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))
+        last = [source for source in sources if _sums_up(source)]
+        for group in ([source for source in sources if source not in last], last):
+            yield from self._together(group, jobs)
+
+    def _together(self, sources: Sequence[Path], jobs: int) -> Iterator[Outcome]:
+        waiting: queue.SimpleQueue[Path] = queue.SimpleQueue()
+        ended: queue.SimpleQueue[Outcome | BaseException] = queue.SimpleQueue()
+        for source in sources:
+            waiting.put(source)
+
+        def work() -> None:
+            with contextlib.suppress(queue.Empty):
+                while source := waiting.get_nowait():
+                    try:
+                        ended.put(self.execute(source))
+                    except BaseException as error:
+                        ended.put(error)
+
+        # Daemons: nobody waits for them when this process is stopped, and their kernels end with it.
+        for _ in range(min(jobs, len(sources))):
+            threading.Thread(target=work, daemon=True).start()
+        for _ in sources:
+            outcome = ended.get()
+            if isinstance(outcome, BaseException):
+                raise outcome
+            yield outcome
 
     def execute(self, source: Path) -> Outcome:
         """Run one notebook, unless all that it left still stands; a failure is an outcome, not an exception.
@@ -163,6 +210,9 @@ class Session:
         if backbone := self.parameters.get("backbone"):
             # A notebook runs in its own folder: that is where a relative path starts. No folder, no files.
             content.append(folder_sha256(source.parent / Path(backbone).expanduser(), *_MODEL_FILES))
+        if _sums_up(source):
+            found = claims.read(self.folder / "claims.json")
+            content.append([v.model_dump(mode="json") for v in found if v.notebook != source.stem])
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def _left(self, source: Path) -> dict[str, str]:
@@ -171,8 +221,9 @@ class Session:
         return results.checksums(self.folder, source.stem) | ({copy.name: sha256(copy)} if copy.exists() else {})
 
     def _record(self, name: str, **entry: Any) -> None:
-        self._entries[name] = entry
-        self._write_manifest()
+        with self._recording:
+            self._entries[name] = entry
+            self._write_manifest()
 
     def _write_manifest(self) -> None:
         manifest = {
@@ -233,7 +284,7 @@ def _execute(source: Path, target: Path, parameters: Mapping[str, Any]) -> str:
                 kernel_name="python3",
                 language="python",
                 progress_bar=False,
-                cwd=source.parent,
+                resources={"metadata": {"path": str(source.parent)}},  # papermill's cwd would be the whole process's
                 extra_arguments=["--IPKernelApp.log_level=CRITICAL"],  # its chatter would break our lines
             )
         except PapermillExecutionError as error:
@@ -251,6 +302,13 @@ def _execute(source: Path, target: Path, parameters: Mapping[str, Any]) -> str:
             left = len(code) - len(started)
             problem = f"In [{len(started)}]: {problem or 'the notebook ended itself'}; cells not run: {left}"
     return problem
+
+
+def _sums_up(source: Path) -> bool:
+    try:
+        return bool(nbformat.read(source, as_version=4).metadata.get("workbook", {}).get("sums_up"))
+    except (nbformat.reader.NotJSONError, nbformat.ValidationError, UnicodeDecodeError):
+        return False  # what it is instead, running it will say
 
 
 def _declares(notebook: nbformat.NotebookNode, name: str) -> bool:
