@@ -10,7 +10,7 @@ from workbook.files import ROOT
 
 LAYERS = (
     {"errors"},
-    {"files", "scale", "tiny"},
+    {"files", "rules", "scale", "tiny"},
     {"backbones", "corpora"},
     {"attention", "templates"},
     {"modules"},

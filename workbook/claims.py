@@ -7,11 +7,9 @@ It is written before the run; the run brings an `Estimate` for every name, and `
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import json
 import math
-import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -19,6 +17,7 @@ from typing import Annotated, Literal, Self
 import filelock
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from . import rules
 from .errors import DamagedFileError, InvalidValueError, UnknownNameError
 from .files import atomic_file, data_path, writing
 from .scale import SCALES, get_scale
@@ -28,8 +27,6 @@ PARTLY = "partly"
 NOT_REPRODUCED = "not reproduced"
 NOT_TESTED = "not tested at this scale"
 NO_INTERVAL = "not tested without an interval"
-
-_COMPARISONS = {ast.Gt: operator.gt, ast.GtE: operator.gt, ast.Lt: operator.lt, ast.LtE: operator.lt}
 
 
 class Estimate(BaseModel):
@@ -117,7 +114,7 @@ class Claim(BaseModel):
         Raises:
             InvalidValueError: The rule can't be read; the claim is named.
         """
-        return sorted({name for clause in self.rule for name in _names(clause, f"rule of claim {self.id!r}")})
+        return sorted({name for clause in self.rule for name in rules.names(clause, f"rule of claim {self.id!r}")})
 
     def published_effects(self, clause: str) -> dict[str, float]:
         """How far a comparison of the rule holds on the paper's own numbers, see `effect`.
@@ -125,7 +122,7 @@ class Claim(BaseModel):
         Returns:
             By model; one of which the paper does not print all that the comparison names is left out.
         """
-        names = _names(clause, f"rule of claim {self.id!r}")
+        names = rules.names(clause, f"rule of claim {self.id!r}")
         printed = {model: numbers for model, numbers in self.published.items() if names <= set(numbers)}
         return {model: effect(clause, numbers, self.id).value for model, numbers in printed.items()}
 
@@ -185,7 +182,7 @@ def load(path: Path | None = None) -> dict[str, Claim]:
             problem = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
             raise InvalidValueError(f"claim {name!r} in {path}", "the fields of a Claim", problem) from error
         for clause in claim.rule:
-            _margins(clause, f"rule of claim {claim.id!r} in {path}")
+            rules.margins(clause, f"rule of claim {claim.id!r} in {path}")
         if claim.scale not in SCALES:
             raise UnknownNameError(f"scale of claim {claim.id!r} in {path}", claim.scale, SCALES)
         if claim.id in claims:
@@ -272,7 +269,8 @@ def effect(clause: str, measured: Mapping[str, object], claim_id: str) -> Estima
         InvalidValueError: A name was not measured, a value is not finite, or the comparison can't be read.
     """
     estimates = {name: Estimate.of(value) for name, value in measured.items()}
-    margins = [_interval(margin, estimates, claim_id) for margin in _margins(clause, f"rule of claim {claim_id!r}")]
+    where = f"rule of claim {claim_id!r}"
+    margins = [_interval(margin, estimates, claim_id) for margin in rules.margins(clause, where)]
     value = min(margin.value for margin in margins)
     if any(margin.low is None for margin in margins):
         return Estimate(value=value, low=None, high=None)
@@ -352,46 +350,6 @@ def _read_list(path: Path) -> list:
     if not isinstance(entries, list):
         raise DamagedFileError(f"Expected a JSON list in {path}, found {type(entries).__name__}.")
     return entries
-
-
-def _names(clause: str, where: str) -> set[str]:
-    return {name for margin in _margins(clause, where) for name in margin if name}
-
-
-def _margins(clause: str, where: str) -> list[dict[str, float]]:
-    """A comparison as linear forms, positive where it holds: coefficients by name, the constant under ``""``."""
-    try:
-        tree = ast.parse(clause, mode="eval").body
-        if not isinstance(tree, ast.Compare):
-            raise ValueError("no comparison")
-        sides = [_linear(side) for side in (tree.left, *tree.comparators)]
-        signs = [1 if _COMPARISONS[type(comparison)] is operator.gt else -1 for comparison in tree.ops]
-    except (SyntaxError, ValueError, KeyError) as error:
-        expected = "comparisons with < or > of names, numbers, sums and differences, such as 'mean > last_token + 5'"
-        raise InvalidValueError(where, expected, clause) from error
-    pairs = zip(sides, sides[1:], signs, strict=False)
-    return [_add(left, right, -1, sign) for left, right, sign in pairs]
-
-
-def _linear(node: ast.expr) -> dict[str, float]:
-    match node:
-        case ast.Name(id=name):
-            return {name: 1.0}
-        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
-            return {"": float(number)}
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return _add({}, _linear(operand), -1)
-        case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return _add(_linear(left), _linear(right), 1)
-        case ast.BinOp(left=left, op=ast.Sub(), right=right):
-            return _add(_linear(left), _linear(right), -1)
-        case ast.BinOp(left=ast.Constant(value=int() | float() as factor), op=ast.Mult(), right=right):
-            return {name: factor * weight for name, weight in _linear(right).items()}
-    raise ValueError(f"not linear: {ast.unparse(node)}")
-
-
-def _add(left: Mapping[str, float], right: Mapping[str, float], sign: float, scale: float = 1) -> dict[str, float]:
-    return {name: scale * (left.get(name, 0) + sign * right.get(name, 0)) for name in {**left, **right}}
 
 
 def _outcome(found: Estimate) -> str:
