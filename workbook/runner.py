@@ -4,8 +4,8 @@ A run folder holds the executed notebooks, what they left (figures, claims, mani
 notebook is not run again while its source, its parameters, a backbone's folder, the library with its data, and every
 installed version are what they were, and its executed copy and everything it left are intact.
 
-A notebook whose metadata say ``"workbook": {"sums_up": true}`` reads what the others found: it waits for them, and is
-run again when their verdicts are other ones.
+A notebook with a cell tagged ``sums-up`` reads what the others found: it waits for them, and is run again when their
+verdicts are other ones.
 """
 
 from __future__ import annotations
@@ -306,9 +306,10 @@ def _execute(source: Path, target: Path, parameters: Mapping[str, Any]) -> str:
 
 def _sums_up(source: Path) -> bool:
     try:
-        return bool(nbformat.read(source, as_version=4).metadata.get("workbook", {}).get("sums_up"))
+        cells = nbformat.read(source, as_version=4).cells
     except (nbformat.reader.NotJSONError, nbformat.ValidationError, UnicodeDecodeError):
         return False  # what it is instead, running it will say
+    return any("sums-up" in cell.metadata.get("tags", []) for cell in cells)
 
 
 def _declares(notebook: nbformat.NotebookNode, name: str) -> bool:
