@@ -237,6 +237,15 @@ def test_marks_point_at_columns_and_a_line_parts_the_rows():
     assert mark.get_xdata()[0] == 1
 
 
+def test_steps_below_narrow_panels_keep_apart():
+    rows = pd.DataFrame([(seed, step) for seed in "abcd" for step in range(0, 25, 4)], columns=["seed", "step"])
+    fig = figures.lines(rows.assign(loss=1.0), "step", "loss", panel="seed")
+    fig.canvas.draw()
+    for axes in fig.axes:
+        boxes = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
+        assert all(left.x1 + 3 < right.x0 for left, right in itertools.pairwise(boxes)), [box.x0 for box in boxes]
+
+
 def test_tick_labels_of_narrow_panels_keep_apart():
     fig = DRAW["heads"]()
     fig.draw_without_rendering()

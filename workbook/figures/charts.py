@@ -161,8 +161,8 @@ def lines(
         if logx:
             axes.set_xscale("log")
         elif pd.api.types.is_integer_dtype(frame[x]):
-            few = sorted(frame[x].unique())
-            axes.xaxis.set_major_locator(FixedLocator(few) if len(few) < 6 else MaxNLocator(integer=True))
+            few, room = sorted(frame[x].unique()), min(10, int(3 * size[0] / len(panels)))  # three labels an inch
+            axes.xaxis.set_major_locator(FixedLocator(few) if len(few) < 6 else MaxNLocator(room, integer=True))
         draw_baselines(axes, baseline)
         axes.set_xlabel(x if xlabel is None else xlabel)
         if ylim:
