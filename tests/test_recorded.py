@@ -66,10 +66,14 @@ UNREAD = ("07_methods", "07_parts")
 """Experiments without a record, which no notebook reads yet."""
 
 
+SEEDS = {"06_stages": 4, "06_early": 4}
+"""How many, where not three: in one of the first three Anchor's first stage did not learn what it is for."""
+
+
 def missing(experiment, folder):
     """Cells that the record at scale cpu lacks or has too many; backbone: the default."""
     _, recorded = Record(experiment, "cpu", folder=folder).read()
-    wanted = [(variant.name, seed) for variant, seed in experiment.cells(range(3))]
+    wanted = [(variant.name, seed) for variant, seed in experiment.cells(range(SEEDS.get(experiment.name, 3)))]
     return sorted({(cell["variant"], cell["seed"]) for cell in recorded} ^ set(wanted))
 
 
