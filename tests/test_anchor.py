@@ -160,6 +160,15 @@ def test_own_is_the_loss_of_the_objective(overfit, write_bos):
         np.testing.assert_allclose(table["own"], expected, atol=1e-4)
 
 
+def test_own_is_the_loss_of_the_objective_where_a_text_begins_with_a_blank_behind_an_instruction():
+    model = workbook.build("anchor", closing="keywords", max_length=32, device="cpu")
+    given = [model.preprocess(PAIRS["query"].tolist(), prompt="Find it"), model.preprocess(PAIRS["document"].tolist())]
+    with torch.no_grad():
+        expected = [Reconstruction(model, alpha=alpha)(given).item() for alpha in (1, 0)]
+    table = means(anchor_losses(model, PAIRS, "Find it"))
+    np.testing.assert_allclose(table["own"], expected, rtol=1e-4)
+
+
 def test_shuffled_is_the_loss_with_the_vector_of_the_pair_half_the_list_away(overfit):
     model, head, _ = overfit
     frame = anchor_losses(model, PAIRS, head=head).set_index(["direction", "pair"])

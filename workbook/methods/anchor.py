@@ -43,9 +43,9 @@ SIZES = {
 Not said there: into how many micro-batches a batch is split, and whether the rate falls after its warm-up; it does
 here, linearly, to 0 at the last step.
 
-At ``cpu`` the anchor of a document is read, that of a query hardly (``probes.anchor_losses``: ``own`` below
-``shuffled``), with all of these together: batches of 4, a rate that rises for a fifth of the steps, BOS in front of the
-anchor, and texts closed by ``keywords``. Which of them it takes is not recorded.
+At ``cpu`` the anchor of a document is read in three seeds of four, that of a query hardly (``probes.anchor_losses``:
+``own`` below ``shuffled``), with all of these together: batches of 4, a rate that rises for a fifth of the steps, BOS
+in front of the anchor, and texts closed by ``keywords``. Which of them it takes is not recorded.
 
 On SmolLM2-135M the state of EOS holds next to nothing of a text; closed by ``answer``,
 the loss fell as far with the vector of another pair. That is ``build("anchor", closing="keywords")``, this project's

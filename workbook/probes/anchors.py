@@ -130,6 +130,7 @@ def anchor_losses(
     if len(pairs) < 2:
         raise InvalidValueError("pairs", "at least two, since a vector is exchanged for another's", len(pairs))
     sides = {"query": pairs["query"].tolist(), "document": pairs["document"].tolist()}
+    asked = {"query": instruction, "document": None}
     module = decoder_of(model, sides["query"])
     objective = Reconstruction(model, head, write_bos=write_bos).to(model.device)
     rows = []
@@ -137,7 +138,7 @@ def anchor_losses(
         source, target = direction.split(" to ")
         own = model.encode(
             sides[source],
-            prompt=instruction if source == "query" else None,
+            prompt=asked[source],
             batch_size=batch_size,
             convert_to_tensor=True,
             show_progress_bar=False,
@@ -146,7 +147,8 @@ def anchor_losses(
         with switched(module, "causal"):
             for start in range(0, len(own), batch_size):
                 part = slice(start, start + batch_size)
-                features = batch_to_device(model.preprocess(sides[target][part]), model.device)
+                # The instruction is not written, but a text may begin with another token behind it than without.
+                features = batch_to_device(model.preprocess(sides[target][part], prompt=asked[target]), model.device)
                 losses = []
                 for vectors in (own, shuffled):
                     made, where = objective.losses(vectors[part], features, f"{target}, from pair {start} on")
