@@ -53,7 +53,8 @@ def test_budgets_are_equal(variant, smollm2):
 def test_stages_differ_in_what_the_budget_asks_for_alone():
     ends = [one.recipe("cpu", "smollm2-135m").stages[-1] for one in (*TRAINED, *equal_budget.PARTS.variants)]
     assert {one.options["temperature"] for one in ends} == {0.05}
-    rest = [one.model_dump(exclude={"steps", "learning_rate"}) for one in ends]
+    # Checkpointing costs time and changes no gradient.
+    rest = [one.model_dump(exclude={"steps", "learning_rate", "gradient_checkpointing"}) for one in ends]
     assert all(one == rest[0] for one in rest)
     rates = {one.method: end.learning_rate for one, end in zip(TRAINED, ends, strict=False)}
     assert {method for method, rate in rates.items() if rate != 1e-3} == {"causal2vec"}

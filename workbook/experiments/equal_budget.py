@@ -90,6 +90,7 @@ def _supervised(method: str, share: float, scale: str, backbone: str) -> Recipe:
     pair = tokens_a_pair(method, backbone, sizes["max_length"])
     steps = max(1, round(share * TOKENS[name] / (sizes["batch_size"] * pair)))
     sizes["warmup_steps"] = min(sizes["warmup_steps"], steps)
+    sizes["gradient_checkpointing"] = method == "icl"  # with examples in front a batch would take some 20 GB
     options = {"temperature": _TEMPERATURE} | _GRADCACHE.get(name, {})
     stage = Stage(name="contrastive", objective="contrastive", options=options, steps=steps, **sizes)
     return Recipe(stages=(stage,))
