@@ -56,6 +56,7 @@ def test_stages_differ_in_what_the_budget_asks_for_alone():
     # Checkpointing costs time and changes no gradient.
     rest = [one.model_dump(exclude={"steps", "learning_rate", "gradient_checkpointing"}) for one in ends]
     assert all(one == rest[0] for one in rest)
+    assert {one.method for one, end in zip(TRAINED, ends, strict=False) if end.gradient_checkpointing} == {"icl"}
     rates = {one.method: end.learning_rate for one, end in zip(TRAINED, ends, strict=False)}
     assert {method for method, rate in rates.items() if rate != 1e-3} == {"causal2vec"}
     mean, echo = (get("07_methods").variant(name).recipe("cpu", "smollm2-135m").stages[0] for name in ("mean", "echo"))

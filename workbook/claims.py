@@ -8,8 +8,10 @@ It is written before the run; the run brings an `Estimate` for every name, and `
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -19,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from . import rules
 from .errors import DamagedFileError, InvalidValueError, UnknownNameError
-from .files import atomic_file, data_path, writing
+from .files import atomic_file, cache_path, data_path, writing
 from .scale import SCALES, get_scale
 
 REPRODUCED = "reproduced"
@@ -325,15 +327,11 @@ def read(path: Path) -> list[Verdict]:
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
     """No other process reads this claims file to write it again, as notebooks that run at the same time would."""
-    path = Path(path)
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = filelock.FileLock(path.with_name(f".{path.name}.lock"))
-        lock.acquire()
-    try:
+    locks = cache_path("locks")
+    with writing(Path(path)):
+        locks.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(locks / f"claims-{hashlib.sha256(os.fsencode(Path(path).resolve())).hexdigest()[:24]}"):
         yield
-    finally:
-        lock.release()
 
 
 def _replace(verdicts: list[Verdict], path: Path) -> None:
