@@ -224,12 +224,17 @@ def test_index_cost_against_a_ranking_by_hand():
     cut = np.where(documents >= np.sort(documents, axis=1)[:, -2:-1], documents, 0)
     for kept, rows in ((cut, found[0][:6]), (documents, found[0][6:]), (documents, found[1])):
         scores = [[float(query @ document) for document in kept] for query in queries]
-        ranks = [1 + sum(score > row[i] + 1e-6 for score in row) for i, row in enumerate(scores)]
+        ranks = [sum(score >= row[i] - 1e-6 for score in row) for i, row in enumerate(scores)]
         assert rows["reciprocal_rank"].tolist() == pytest.approx([100 / rank for rank in ranks])
     whole = min(120, 8 * (documents > 0).sum() / len(documents))
     assert found[0].groupby("top")["bytes"].first().to_dict() == {2: 16, 30: whole}
     assert found[1][["top", "bytes"]].drop_duplicates().values.tolist() == [[30, 120]]
     assert (found[0]["milliseconds"] > 0).all()
+
+
+def test_what_a_cut_index_has_nothing_of_is_not_found():
+    found = probes.index_cost(np.array([[1.0, 0.0, 0.0]]), np.array([[0.5, 2.0, 0.0], [0.0, 0.0, 1.0]]), (1, None))
+    assert found["reciprocal_rank"].tolist() == [50, 100]
 
 
 def test_index_cost_refuses_what_it_cannot_rank():

@@ -123,7 +123,7 @@ def measured(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     Returns:
         Tidy rows: ``what``, ``task``, ``type``, ``score``, ``low``, ``high`` and ``items``. ``score`` are those of
         suite docs; ``loss`` is in nats, a guess is log 32; ``rank`` has a row a query (``task``, its number), 1 if its
-        document comes first of the scale's documents.
+        document comes first of the scale's documents; equal scores count against it.
     """
     pairs = load_docs().split("test").head(sizes.documents)
     with cut_to(model, sizes.max_length):
@@ -132,7 +132,7 @@ def measured(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
         queries = model.encode(pairs["query"].head(sizes.queries).tolist(), prompt=_asked(), show_progress_bar=False)
         documents = model.encode(pairs["document"].tolist(), show_progress_bar=False)
     cosines = model.similarity(queries, documents).numpy()
-    ranks = 1 + (cosines > cosines.diagonal()[:, None]).sum(axis=1)
+    ranks = (cosines >= cosines.diagonal()[:, None]).sum(axis=1)
     rows.append(pd.DataFrame({"what": ["loss"], "task": ["docs"], "score": [loss]}))
     rows.append(pd.DataFrame({"what": "rank", "task": np.arange(len(ranks)).astype(str), "score": ranks}))
     return pd.concat(rows, ignore_index=True)[["what", "task", "type", "score", "low", "high", "items"]]

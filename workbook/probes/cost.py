@@ -115,7 +115,7 @@ def index_cost(queries: np.ndarray, documents: np.ndarray, tops: Sequence[int | 
 
     Returns:
         One row per top and query: ``top`` (the width for None), ``query`` (its row), ``reciprocal_rank`` (of the right
-        document, x 100; equal scores don't count against it), ``bytes`` (a document: four for a weight, four for the
+        document, x 100; equal scores count against it), ``bytes`` (a document: four for a weight, four for the
         number of its cluster, and never more than the whole vector takes) and ``milliseconds`` (a query).
 
     Raises:
@@ -136,7 +136,7 @@ def index_cost(queries: np.ndarray, documents: np.ndarray, tops: Sequence[int | 
         scores = asked @ index.T
         spent = time.perf_counter() - began
         scores = scores if top is None else scores.toarray()
-        ranks = 1 + (scores > scores[gold, gold][:, None]).sum(axis=1)
+        ranks = (scores >= scores[gold, gold][:, None]).sum(axis=1)
         found = {"top": top or documents.shape[1], "query": gold, "reciprocal_rank": 100 / ranks, "bytes": size}
         frames.append(pd.DataFrame(found | {"milliseconds": 1000 * spent / len(queries)}))
     return pd.concat(frames, ignore_index=True)
