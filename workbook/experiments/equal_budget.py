@@ -1,8 +1,9 @@
 """The experiments of notebook 07: every method on one budget, and parts of several methods put together.
 
-A budget is a number of tokens that the decoder reads in training, the stages before the supervised one included. All
-methods read the same pairs in the same order, with the same batches, rate and adapters; who reads more tokens a pair
-gets fewer steps.
+A budget is a number of tokens that the decoder reads in training, the stages of its own that a method puts before the
+supervised one included. All methods read the same pairs in the same order, with the same batches and adapters, and but
+for one the same rate; who reads more tokens a pair gets fewer steps. Of the parts those that begin with a stage of
+another method are not held to the budget: that stage comes on top, as long as its method's own recipe makes it.
 """
 
 from __future__ import annotations
