@@ -65,6 +65,30 @@ def test_who_did_not_learn_is_said(run):
     assert (told[made.id], told["lens-hybrid"]) == ("did not learn: eight", "-")
 
 
+def test_a_notebook_that_could_not_test_a_claim_does_not_speak_for_one_that_did(run):
+    held = judged("lens-hybrid", "04_lens")
+    untaught = claims.judge(
+        CLAIMS["lens-hybrid"], held.measured, scale="cpu", notebook="07_compare", unlearnt=["dense"]
+    )
+    bare = {name: (-one.value, math.nan, math.nan) for name, one in held.measured.items()}
+    unsure = claims.judge(CLAIMS["lens-hybrid"], bare, scale="gpu", notebook="08_other")
+    claims.write([held, untaught, unsure], run / "claims.json")
+    row = ledger.table(run).set_index("claim").loc["lens-hybrid"]
+    least = min(effect.value for effect in held.effects().values())
+    assert (row["verdict"], row["effect"], row["scale"], row["unlearnt"]) == ("reproduced", least, "cpu", "")
+
+
+def test_the_comparison_that_made_the_verdict_is_shown(run):
+    claim = CLAIMS["anchor-both-directions"]
+    names, (unsure, sure) = claim.names(), claim.rule
+    measured = dict.fromkeys(names, (10.0, 9.9, 10.1))
+    for clause, gap in ((unsure, (2.0, -1.0, 5.0)), (sure, (0.5, 0.4, 0.6))):
+        measured[clause.replace(" > ", " - ")] = gap
+    claims.write([claims.judge(claim, measured, scale="cpu", notebook="06_anchor")], run / "claims.json")
+    row = ledger.table(run).set_index("claim").loc[claim.id]
+    assert row[["verdict", "comparison", "effect"]].tolist() == ["partly", unsure, 2.0]
+
+
 def test_an_effect_is_that_of_the_comparison_that_holds_least(run):
     rows = ledger.table(run).set_index("claim")
     numbers = ["effect", "low", "high", "published_low", "published_high", "models"]
@@ -129,6 +153,8 @@ def test_a_folder_without_verdicts_is_named(tmp_path):
         (lambda text: text[:-40], DamagedFileError, r"Expected JSON in .*claims\.json"),
         (lambda text: "{}", DamagedFileError, r"JSON list in .*claims\.json, found dict"),
         (lambda text: text.replace('"verdict": "not rep', '"verdict": "no rep'), DamagedFileError, "Expected verdicts"),
+        (lambda text: text.replace("lexicon > dense", "lexicon >> dense"), DamagedFileError, "Expected verdicts"),
+        (lambda text: text.replace('"dense": {', '"dens": {'), DamagedFileError, "Expected verdicts"),
         (
             lambda text: text.replace("lens-against-dense", "lens-against-dens"),
             UnknownNameError,
@@ -140,7 +166,7 @@ def test_a_folder_without_verdicts_is_named(tmp_path):
             r"claims\.json: expected .*'lens-against-dense' by its rule \['lexicon > dense'\], got .*04_lens again",
         ),
     ],
-    ids=["truncated", "no list", "no verdict", "unknown", "another rule"],
+    ids=["truncated", "no list", "no verdict", "unreadable", "unmeasured", "unknown", "another rule"],
 )  # fmt: skip
 def test_bad_verdicts_are_refused_and_nothing_is_lost(run, change, error, message):
     path = run / "claims.json"
@@ -169,6 +195,8 @@ def test_the_report_counts_the_claims_and_shows_the_rest_where_it_can_not(run):
     assert '<td>all</td><td class="number">1</td>' in page
     assert f'<td class="number">{len(CLAIMS)}</td></tr>' in page
     assert page.count("data:image/png;base64,") == 1
+    assert "fails (-10 [-10, -9.98])" in page
+    assert "<div>lexicon 50 [50, 50]</div>" in page
     path = run / "claims.json"
     path.write_text(path.read_text(encoding="utf-8").replace("lens-against-dense", "lens"), encoding="utf-8")
     page = report.write(run).read_text(encoding="utf-8")
@@ -186,6 +214,7 @@ def test_a_damaged_manifest_is_named(run):
     with runner.Session(run, {}):
         pass
     (run / "manifests").mkdir()
-    (run / "manifests" / "04_lens.json").write_text("{")
-    with pytest.raises(DamagedFileError, match=r"04_lens\.json.* run notebook 04_lens again"):
-        report.write(run)
+    for text in ("{", "[]", "{}"):
+        (run / "manifests" / "04_lens.json").write_text(text)
+        with pytest.raises(DamagedFileError, match=r"04_lens\.json.* run notebook 04_lens again"):
+            report.write(run)

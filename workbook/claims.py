@@ -20,7 +20,7 @@ import filelock
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from . import rules
-from .errors import DamagedFileError, InvalidValueError, UnknownNameError
+from .errors import DamagedFileError, InvalidValueError, MissingDataError, UnknownNameError
 from .files import atomic_file, cache_path, data_path, writing
 from .scale import SCALES, get_scale
 
@@ -54,6 +54,16 @@ class Estimate(BaseModel):
         if self.low is not None and self.low > self.high:
             raise ValueError("low is above high")
         return self
+
+    def said(self, sign: str = "") -> str:
+        """As text, ``2.1 [0.4, 3.8]`` with its interval: three digits, from a thousand on whole numbers.
+
+        Args:
+            sign: ``"+"`` to write it before a positive value, too.
+        """
+        form = ",.0f" if abs(self.value) >= 1000 else ".3g"
+        interval = "" if self.low is None or self.low == self.high else f" [{self.low:{form}}, {self.high:{form}}]"
+        return f"{self.value:{sign}{form}}{interval}"
 
     @classmethod
     def of(cls, measured: object) -> Self:
@@ -319,9 +329,12 @@ def read(path: Path) -> list[Verdict]:
     if not path.exists():
         return []
     try:
-        return [Verdict.model_validate(entry) for entry in _read_list(path)]
-    except ValidationError as error:
+        verdicts = [Verdict.model_validate(entry) for entry in _read_list(path)]
+        for verdict in verdicts:
+            verdict.effects()
+    except (ValidationError, InvalidValueError) as error:
         raise DamagedFileError(f"Expected verdicts in {path}, got others. Delete it and run again.") from error
+    return verdicts
 
 
 @contextlib.contextmanager
@@ -343,6 +356,8 @@ def _replace(verdicts: list[Verdict], path: Path) -> None:
 def _read_list(path: Path) -> list:
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise MissingDataError(f"Expected claims in {path}, found no file. Name another.") from error
     except ValueError as error:
         raise DamagedFileError(f"Expected JSON in {path}: {error}. Restore it, or delete it and run again.") from error
     if not isinstance(entries, list):

@@ -28,13 +28,15 @@ VERDICTS = (
 )
 """What the ledger says of a claim, from the most to the least that is known."""
 _TESTED = VERDICTS[:3]
+_OUTCOMES = ("fails", "no interval", "overlaps", "holds")
 
 
 def table(folder: str | Path) -> pd.DataFrame:
     """Every claim with what the notebooks of a run found of it.
 
     An effect is how far a comparison of the rule holds, see `workbook.claims.effect`; of several comparisons, and of
-    several notebooks that judged the claim, the one that holds the least stands here.
+    several notebooks that judged the claim, the one that holds the least stands here: one that fails before one whose
+    interval reaches zero. Where a notebook tested a claim, those that could not don't count.
 
     Args:
         folder: A run folder, with the ``claims.json`` that its notebooks wrote.
@@ -139,11 +141,16 @@ def _verdicts(folder: Path) -> dict[str, list[Verdict]]:
 
 
 def _row(claim: Claim, verdicts: Sequence[Verdict]) -> dict[str, object]:
-    words = {verdict.verdict for verdict in verdicts} or {NOT_RUN}
-    tested = words & set(_TESTED)
-    effects = [item for verdict in verdicts for item in verdict.effects().items()]
+    tested = [verdict for verdict in verdicts if verdict.verdict in _TESTED]
+    counted = tested or verdicts
+    words = {verdict.verdict for verdict in counted} or {NOT_RUN}
+    effects = [
+        (_OUTCOMES.index(verdict.clauses[clause]), effect.value, clause, effect)
+        for verdict in counted
+        for clause, effect in verdict.effects().items()
+    ]
     published = {clause: list(claim.published_effects(clause).values()) for clause in claim.rule}
-    comparison, effect = min(effects, key=lambda item: item[1].value, default=(None, None))
+    *_, comparison, effect = min(effects, key=lambda item: item[:2], default=(None, None))
     if effect is None:
         comparison = min(published, key=lambda clause: min(published[clause], default=math.inf))
     return {
@@ -158,17 +165,17 @@ def _row(claim: Claim, verdicts: Sequence[Verdict]) -> dict[str, object]:
         "effect": math.nan if effect is None else effect.value,
         "low": math.nan if effect is None or effect.low is None else effect.low,
         "high": math.nan if effect is None or effect.high is None else effect.high,
-        "scale": ", ".join(dict.fromkeys(verdict.scale for verdict in verdicts)) or claim.scale,
+        "scale": ", ".join(dict.fromkeys(verdict.scale for verdict in counted)) or claim.scale,
         "notebook": ", ".join(verdict.notebook for verdict in verdicts),
-        "verdict": claims.PARTLY if len(tested) > 1 else min(tested or words, key=VERDICTS.index),
-        "unlearnt": ", ".join(dict.fromkeys(name for verdict in verdicts for name in verdict.unlearnt)),
+        "verdict": claims.PARTLY if tested and len(words) > 1 else min(words, key=VERDICTS.index),
+        "unlearnt": ", ".join(dict.fromkeys(name for verdict in counted for name in verdict.unlearnt)),
     }
 
 
 def _measured(effect: float, low: float, high: float) -> str:
     if math.isnan(effect):
         return "-"
-    return f"{effect:+.3g}" + ("" if math.isnan(low) or low == high else f" [{low:.3g}, {high:.3g}]")
+    return claims.Estimate.of((effect, low, high)).said("+")
 
 
 def _published(low: float, high: float, models: int) -> str:
