@@ -1,6 +1,7 @@
 """Running notebooks unattended: real kernels on tiny notebooks."""
 
 import json
+import re
 import resource
 
 import filelock
@@ -30,7 +31,7 @@ JUDGES = [
 
 
 def write(path, *sources, parameters=PARAMETERS):
-    cells = [new_markdown_cell("# A notebook"), new_code_cell(parameters, metadata={"tags": ["parameters"]})]
+    cells = [new_markdown_cell("# A notebook of $k^2$"), new_code_cell(parameters, metadata={"tags": ["parameters"]})]
     nbformat.write(new_notebook(cells=[*cells, *map(new_code_cell, sources)]), path)
 
 
@@ -45,6 +46,8 @@ def run(tmp_path_factory):
     write(source / "02_exits.ipynb", "import sys", "sys.exit(0)", "z = 2")
     write(source / "03_dies.ipynb", "import os", "os._exit(9)", "z = 2")
     (source / "04_broken.ipynb").write_text("{")
+    (source / "05_list.ipynb").write_text("[]")
+    (source / "06_newer.ipynb").write_text('{"nbformat": 99, "nbformat_minor": 0, "cells": [], "metadata": {}}')
     with runner.Session(output, {"scale": "quick", "rerun": True}) as session:
         outcomes = {outcome.name: outcome for outcome in session.run(runner.find([], source), jobs=2)}
     return source, output, outcomes
@@ -58,11 +61,14 @@ def test_a_failure_names_its_cell_and_does_not_stop_the_rest(run):
         "02_exits": "failed",
         "03_dies": "failed",
         "04_broken": "failed",
+        "05_list": "failed",
+        "06_newer": "failed",
     }
     assert outcomes["01_fails"].problem == "In [4]: ValueError: no such"
     assert outcomes["02_exits"].problem == "In [4]: the notebook ended itself; cells not run: 1"
     assert outcomes["03_dies"].problem.startswith("In [4]: DeadKernelError")
-    assert outcomes["04_broken"].problem.startswith("not a notebook")
+    for name in ("04_broken", "05_list", "06_newer"):
+        assert re.match(rf"Expected a notebook in .*{name}\.ipynb, found something else", outcomes[name].problem)
     manifest = json.loads((output / "manifest.json").read_text())
     assert manifest["notebooks"]["01_fails"]["problem"] == outcomes["01_fails"].problem
     assert manifest["versions"]["torch"].startswith("2.")
@@ -91,12 +97,13 @@ def test_resumes_by_content(run):
     copy = output / "00_good.ipynb"
     copy.write_bytes(copy.read_bytes()[:-20])
     assert again() == "passed"  # the damaged copy was not trusted
-    (output / ".00_good.ipynb.x").mkdir()  # left behind by a run that was killed
+    for scratch in (".00_good.ipynb.x", "figures/.00_one.png.x"):  # left behind by a run that was killed
+        (output / scratch).mkdir(parents=True)
     write(good, *GOOD, "1")
     assert again() == "passed"
     assert again() == "unchanged"
     assert again(scale="cpu") == "passed"
-    assert not list(output.glob(".*.ipynb.*"))
+    assert [path.name for path in output.rglob(".*")] == [".lock"]
 
 
 @pytest.fixture
@@ -121,6 +128,11 @@ def test_a_failed_run_shows_nothing_of_an_earlier_one(judges):
     page = report.write(output).read_text(encoding="utf-8")
     assert "No claim was judged" in page
     assert "No figure was saved" in page
+    assert judges(seed=0)[0] == "passed"
+    report.write(output)
+    (output.parent / "05_judges.ipynb").write_text("{")
+    assert judges(seed=0)[0] == "failed"
+    assert not list(output.glob("05_judges.*"))
 
 
 def test_resumes_only_if_everything_it_left_is_intact(judges):
@@ -203,7 +215,15 @@ def test_report_shows_every_notebook(run):
     page = report.write(output).read_text(encoding="utf-8")
     assert "In [4]: ValueError: no such" in page
     assert '<a href="00_good.html">' in page
-    assert "A notebook" in (output / "00_good.html").read_text(encoding="utf-8")
+    executed = (output / "00_good.html").read_text(encoding="utf-8")
+    assert "A notebook of <math" in executed
+    assert "$k" not in executed
+    for text in (page, executed):
+        assert not re.findall(r"""(?:src|href|import\()\s*=?\s*["']?https?://""", text)
+    (output / "00_good.ipynb").write_text('{"cells": [')  # newer than its page
+    page = report.write(output).read_text(encoding="utf-8")
+    assert "Expected a notebook in" in page
+    assert '<a href="00_good.html">' not in page
     with pytest.raises(MissingDataError, match=r"manifest\.json"):
         report.write(output.parent)
 
@@ -228,9 +248,14 @@ def test_unwritable_and_damaged_run_folders(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match="--output"):
         runner.Session(tmp_path / "file", {}).__enter__()
-    (tmp_path / "manifest.json").write_text("[]")
-    with pytest.raises(DamagedFileError, match="Delete it"):
-        runner.Session(tmp_path, {}).__enter__()
+    with runner.Session(tmp_path, {}):
+        pass
+    whole = json.loads((tmp_path / "manifest.json").read_text())
+    parts = [{name: value for name, value in whole.items() if name != left} for left in whole]
+    for found in ([], *parts, whole | {"notebooks": {"00_good": 3}}, whole | {"notebooks": {"00_good": {}}}):
+        (tmp_path / "manifest.json").write_text(json.dumps(found))
+        with pytest.raises(DamagedFileError, match="Delete it"):
+            runner.Session(tmp_path, {}).__enter__()
 
 
 def test_nothing_half_written_on_a_full_disk(tmp_path):

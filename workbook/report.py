@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import jinja2
-import nbformat
 import pandas as pd
+from latex2mathml.converter import convert
 from nbconvert import HTMLExporter
 
 from . import claims, ledger
 from .errors import DamagedFileError, InvalidValueError, MissingDataError, UnknownNameError
 from .files import atomic_file
-from .runner import read_manifest
+from .runner import read_manifest, read_notebook
+
+_PAGE = "page.html.jinja"
+_FORMULA = re.compile(r"\$([^$`\n]+)\$")
 
 
 def write(folder: str | Path) -> Path:
     """Write ``index.html`` into a run folder, the claims ledger, and each executed notebook as HTML.
 
-    The page holds its style and its figures, so that it can be moved alone; only the links need the folder. Where the
-    ledger can't be made, the page says why and shows the rest.
+    The page holds its style and its figures, so that it can be moved alone; only the links need the folder. Neither it
+    nor the notebooks' pages load anything from elsewhere. Where the ledger or a notebook's page can't be made, it says
+    why and shows the rest.
 
     Args:
         folder: What `workbook.runner.Session` wrote.
@@ -41,8 +46,6 @@ def write(folder: str | Path) -> Path:
         raise MissingDataError(
             f"Expected a run's manifest.json in {folder}, found none. Run the notebooks into it first."
         )
-    for name in manifest["notebooks"]:
-        _write_notebook(folder / f"{name}.ipynb")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -55,15 +58,12 @@ def write(folder: str | Path) -> Path:
     figures = [path for path in sorted(folder.glob("figures/*.png")) if counts or path.stem != ledger.FIGURE]
     page = environment.get_template("report.html.jinja").render(
         manifest=manifest,
-        notebooks=[
-            {"name": name, "executed": (folder / f"{name}.ipynb").exists(), "seconds": None, "problem": "", **entry}
-            for name, entry in manifest["notebooks"].items()
-        ],
+        notebooks=[_notebook(folder / f"{name}.ipynb", entry) for name, entry in manifest["notebooks"].items()],
         verdicts=verdicts,
         counts=counts,
         problem=problem,
         figures=[_figure(path) for path in figures],
-        runs=[_read_json(path) for path in sorted(folder.glob("manifests/*.json"))],
+        runs=[_read_run(path) for path in sorted(folder.glob("manifests/*.json"))],
     )
     with atomic_file(folder / "index.html") as temporary:
         temporary.write_text(page, encoding="utf-8")
@@ -81,14 +81,36 @@ def _ledger(folder: Path) -> tuple[list[claims.Verdict], list[dict[str, Any]], s
     return verdicts, counts.reset_index().to_dict("records"), ""
 
 
+def _notebook(path: Path, entry: dict[str, Any]) -> dict[str, Any]:
+    """A row of the page; the executed notebook, if there is one, is written as HTML."""
+    row = {"name": path.stem, "executed": False, "seconds": None, "problem": "", **entry}
+    if path.exists():
+        try:
+            _write_notebook(path)
+            row["executed"] = True
+        except DamagedFileError as error:
+            row["problem"] = str(error)
+    return row
+
+
 def _write_notebook(path: Path) -> None:
     """An executed notebook as HTML, unless the page is newer."""
     target = path.with_suffix(".html")
-    if not path.exists() or (target.exists() and target.stat().st_mtime >= path.stat().st_mtime):
+    if target.exists() and target.stat().st_mtime >= path.stat().st_mtime:
         return
-    page, _ = HTMLExporter().from_notebook_node(nbformat.read(path, as_version=4), {"metadata": {"name": path.stem}})
+    notebook = read_notebook(path)
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":  # nbconvert's pages would fetch MathJax
+            cell.source = _FORMULA.sub(lambda found: _mathml(found[1]), cell.source)
+    exporter = HTMLExporter(template_file=_PAGE, extra_loaders=[jinja2.FileSystemLoader(Path(__file__).parent)])
+    page, _ = exporter.from_notebook_node(notebook, {"metadata": {"name": path.stem}})
     with atomic_file(target) as temporary:
         temporary.write_text(page, encoding="utf-8")
+
+
+def _mathml(formula: str) -> str:
+    """Without a namespace: HTML needs none, and nbconvert would prefix the names in a heading with it."""
+    return re.sub(r' xmlns="[^"]*"', "", convert(formula))
 
 
 def _figure(path: Path) -> dict[str, Any]:
@@ -99,10 +121,13 @@ def _figure(path: Path) -> dict[str, Any]:
     }
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_run(path: Path) -> dict[str, Any]:
+    """What a notebook's run says of itself."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        run = json.loads(path.read_text(encoding="utf-8"))
+        return {name: run[name] for name in ("notebook", "device", "threads", "written", "parameters")}
+    except (ValueError, TypeError, KeyError) as error:
         raise DamagedFileError(
-            f"Expected JSON in {path}, got {error}. Delete the file, and run notebook {path.stem} again."
+            f"Expected the manifest of a notebook's run in {path}, got something else ({error!r}). "
+            f"Delete the file, and run notebook {path.stem} again."
         ) from error

@@ -34,7 +34,7 @@ from papermill.exceptions import PapermillExecutionError
 
 from . import __version__, claims, results
 from .errors import DamagedFileError, MissingDataError, OutputError, UnknownNameError
-from .files import ROOT, atomic_file, folder_sha256, sha256
+from .files import ROOT, atomic_file, folder_sha256, sha256, writing
 
 PASSED = "passed"
 FAILED = "failed"
@@ -120,7 +120,7 @@ class Session:
                 f"Could not write {self.folder}: {error.strerror or error}. Choose another folder with --output."
             ) from error
         try:
-            for leftover in self.folder.glob(".*.ipynb.*"):  # of a run that was killed
+            for leftover in self.folder.rglob(".*.*.*"):  # of a run that was killed, see `files`
                 shutil.rmtree(leftover, ignore_errors=True)
             self._entries = read_manifest(self.folder).get("notebooks", {})
             self._write_manifest()
@@ -190,6 +190,9 @@ class Session:
             return Outcome(name, UNCHANGED, known["seconds"])
         self._record(name, status=_UNFINISHED, key=key, parameters=self.parameters)
         results.clear(self.folder, name)
+        with writing(target):
+            for copy in (target, target.with_suffix(".html")):
+                copy.unlink(missing_ok=True)
         began = time.monotonic()
         problem = _execute(source, target, self.parameters | {"output_dir": str(self.folder)})
         outcome = Outcome(name, FAILED if problem else PASSED, round(time.monotonic() - began, 1), problem)
@@ -247,12 +250,32 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         return {}
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
-        assert isinstance(manifest["notebooks"], dict)
-    except (ValueError, KeyError, TypeError, AssertionError) as error:
+        whole = {"workbook", "platform", "library", "python", "versions", "notebooks"} <= manifest.keys()
+        whole &= all({"status", "key", "parameters"} <= entry.keys() for entry in manifest["notebooks"].values())
+    except (ValueError, KeyError, AttributeError):
+        whole = False
+    if not whole:
         raise DamagedFileError(
             f"Expected a run's manifest in {path}, found something else. Delete it to run everything again."
-        ) from error
+        )
     return manifest
+
+
+def read_notebook(path: Path) -> nbformat.NotebookNode:
+    """A notebook, in nbformat 4.
+
+    Raises:
+        DamagedFileError: It is something else, or newer than this nbformat reads.
+    """
+    try:
+        notebook = nbformat.read(path, as_version=4)
+        nbformat.validate(notebook)
+    except (ValueError, AttributeError, KeyError, TypeError, nbformat.ValidationError) as error:
+        raise DamagedFileError(
+            f"Expected a notebook in {path}, found something else ({_first_line(error)}). "
+            "Restore it; a run's copy you may delete."
+        ) from error
+    return notebook
 
 
 def _surroundings() -> dict[str, Any]:
@@ -269,9 +292,9 @@ def _execute(source: Path, target: Path, parameters: Mapping[str, Any]) -> str:
     """Run a notebook under a temporary name, rename it, and say what went wrong, if anything."""
     logging.getLogger("papermill").setLevel(logging.CRITICAL)
     try:
-        notebook = nbformat.read(source, as_version=4)
-    except (nbformat.reader.NotJSONError, nbformat.ValidationError, UnicodeDecodeError) as error:
-        return f"not a notebook: {_first_line(error)}"
+        notebook = read_notebook(source)
+    except DamagedFileError as error:
+        return str(error)
     if not _declares(notebook, "rerun"):
         parameters = {name: value for name, value in parameters.items() if name != "rerun"}
     problem = ""
@@ -306,8 +329,8 @@ def _execute(source: Path, target: Path, parameters: Mapping[str, Any]) -> str:
 
 def _sums_up(source: Path) -> bool:
     try:
-        cells = nbformat.read(source, as_version=4).cells
-    except (nbformat.reader.NotJSONError, nbformat.ValidationError, UnicodeDecodeError):
+        cells = read_notebook(source).cells
+    except DamagedFileError:
         return False  # what it is instead, running it will say
     return any("sums-up" in cell.metadata.get("tags", []) for cell in cells)
 
