@@ -117,8 +117,19 @@ def test_averages_of_other_models_follow_from_the_types_but_for_those_named(tabl
     assert gaps[gaps.abs() > 0.0101].to_dict() == pytest.approx(named, abs=0.0005)
 
 
+def test_metrics_are_the_main_scores_of_mteb():
+    codes = {"nDCG@10": "ndcg_at_10", "MAP": "map_at_1000", "AP": "max_ap", "Spearman": "cosine_spearman"}
+    found = BOARD[BOARD["task_type"] != "average"].drop_duplicates(["task_type", "metric"])
+    said = {kind: codes.get(metric, metric.lower().replace("-", "_")) for kind, metric in
+            found[["task_type", "metric"]].itertuples(index=False)}  # fmt: skip
+    tasks = mteb.get_benchmark("MTEB(eng, v1)").tasks
+    main = {task.metadata.type: task.metadata.main_score.removeprefix("max_over_subqueries_") for task in tasks}
+    assert said == main
+
+
 def test_air_bench_is_the_same_in_two_papers():
     frame = authored.published("nv_embed_air_bench")
+    assert dict(frame[["part", "metric"]].drop_duplicates().values) == {"QA": "nDCG@10", "Long-Doc": "Recall@10"}
     for part, total in (("QA", 8), ("Long-Doc", 15)):
         rows = frame[frame["part"] == part]
         tasks = rows.drop_duplicates("domain").set_index("domain")["tasks"]

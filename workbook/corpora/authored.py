@@ -182,8 +182,8 @@ def published(table: str) -> pd.DataFrame:
         ``nv_embed_labels``: ``task`` (mteb's name, or average), ``documents`` (what positives and negatives are:
         labels of the classes, or examples), ``score`` and ``source``.
 
-        ``nv_embed_air_bench``: ``model``, ``part`` (of AIR-Bench: QA in nDCG@10, Long-Doc in recall@10), ``domain``,
-        ``tasks``, ``score`` and ``source``.
+        ``nv_embed_air_bench``: ``model``, ``part`` (of AIR-Bench: QA or Long-Doc), ``domain``, ``tasks``, ``metric``,
+        ``score`` and ``source``.
 
         ``nv_embed_compression``: ``model``, ``sparsity`` and the ``criterion`` that it was pruned by (none for smaller
         models beside it), ``retraining`` (none, on labels, or on labels with distillation), ``precision``, ``tasks``,
@@ -192,8 +192,8 @@ def published(table: str) -> pd.DataFrame:
         ``lens_mteb``: ``model``, ``dimensions`` (int64), ``data`` (public, or non-public where not all of what the
         model was trained on is), ``task_type``, ``tasks``, ``score`` and ``source``.
 
-        ``lens_air_bench``: ``model``, ``dimensions``, ``domain`` (of AIR-Bench, or average), ``tasks``, ``score``
-        (nDCG@10) and ``source``.
+        ``lens_air_bench``: ``model``, ``dimensions``, ``domain`` (of AIR-Bench, or average), ``tasks``,
+        ``metric``, ``score`` and ``source``.
 
         ``lens_attention_pooling``: ``model``, ``attention``, ``pooling`` (last, sum or max), ``task_type``, ``tasks``,
         ``score`` and ``source``.

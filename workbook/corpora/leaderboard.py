@@ -11,7 +11,7 @@ import pandas as pd
 
 from ..errors import DamagedFileError, UnknownNameError
 from ..files import data_path
-from .tables import PUBLISHED, read, read_published
+from .tables import METRICS, PUBLISHED, read, read_published
 
 DATA = ("none", "unlabelled", "public retrieval", "public", "non-public", "not said")
 """What a paper says of a row's training data; the same model may be public to one paper and not to another."""
@@ -27,8 +27,8 @@ def reported() -> pd.DataFrame:
         One row for each score printed: ``paper``, ``table`` (its number there), ``printed`` (how the row is told from
         others in our file), ``model`` (one name for one set of weights), ``method``, ``backbone``, ``data`` (one of
         ``DATA``), ``baseline`` (the model whose distance the paper calls its gain, or none), ``task_type`` (or
-        average), ``tasks`` (int64) and ``score`` (float64, points). Of ablations only those rows that are a model of
-        another table, or a baseline.
+        average), ``tasks`` (int64), ``metric`` and ``score`` (float64, points). Of ablations only those rows that are a
+        model of another table, or a baseline.
 
     Raises:
         MissingDataError: A file is absent; the message names its path.
@@ -56,7 +56,8 @@ def reported() -> pd.DataFrame:
         frames.append(rows.drop(columns="table").merge(scores[["printed", *_SCORE]], on="printed"))
     board = pd.concat(frames, ignore_index=True)
     board[["paper", "table"]] = board.pop("source").str.split(", table ", expand=True)
-    return board[["paper", "table", *_COLUMNS[1:], "task_type", "tasks", "score"]]
+    board["metric"] = board["task_type"].map(METRICS)
+    return board[["paper", "table", *_COLUMNS[1:], "task_type", "tasks", "metric", "score"]]
 
 
 def disagreements(board: pd.DataFrame, by: Sequence[str] = ("model",)) -> pd.DataFrame:

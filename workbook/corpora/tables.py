@@ -43,11 +43,11 @@ PUBLISHED = {
     "nv_embed_pooling": ("model", "stage", "pooling", "attention", *_BY_TYPE),
     "nv_embed_training": ("recipe", "part", *_BY_TYPE),
     "nv_embed_labels": ("task", "documents", "score", "source"),
-    "nv_embed_air_bench": ("model", "part", "domain", "tasks", "score", "source"),
+    "nv_embed_air_bench": ("model", "part", "domain", "tasks", "metric", "score", "source"),
     "nv_embed_compression": ("model", "sparsity", "criterion", "retraining", "precision", "tasks", "score", "source"),
     "lens_mteb": ("model", "dimensions", "data", *_BY_TYPE),
     "lens_datasets": ("model", *_BY_TASK),
-    "lens_air_bench": ("model", "dimensions", "domain", "tasks", "score", "source"),
+    "lens_air_bench": ("model", "dimensions", "domain", "tasks", "metric", "score", "source"),
     "lens_attention_pooling": ("model", "attention", "pooling", *_BY_TYPE),
     "lens_hybrid": ("model", "task", "score", "source"),
     "causal2vec_mteb": ("model", "method", *_BY_TYPE),
@@ -84,6 +84,17 @@ TASK_TYPES = (
     "Summarization",
     "average",
 )
+METRICS = {
+    "Retrieval": "nDCG@10",
+    "Reranking": "MAP",
+    "Clustering": "V-measure",
+    "PairClassification": "AP",
+    "Classification": "accuracy",
+    "STS": "Spearman",
+    "Summarization": "Spearman",
+    "average": "mean of main scores",
+}
+"""What a score of MTEB is, by the type of its task: all five papers report the main scores."""
 STAGES = ("1", "2")
 DOCUMENTS = ("labels", "examples")
 DATA = ("non-public", "public")
@@ -111,6 +122,7 @@ _CHOICES = {
     "documents": DOCUMENTS,
     "data": DATA,
     "domain": DOMAINS,
+    "metric": ("nDCG@10", "Recall@10"),
     "encoder": ENCODERS,
     "sparsity": SPARSITY,
     "criterion": CRITERIA,
