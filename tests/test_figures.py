@@ -214,6 +214,18 @@ def test_panels_share_limits():
     assert {image.get_clim() for image in images} == {(0.1, 9.0)}
 
 
+def test_names_of_columns_are_turned_where_they_would_cover_each_other():
+    names = ["causal2vec", "weighted-mean", "last-token", "nv-embed", "anchor", "echo", "lens", "icl"]
+    for count, turned in ((2, {0}), (8, {35})):
+        fig = figures.heatmap(pd.DataFrame(np.eye(count), names[:count], names[:count]))
+        fig.draw_without_rendering()
+        labels = fig.axes[0].get_xticklabels()
+        assert {label.get_rotation() for label in labels} == turned
+        (left, *_), right = [label.get_window_extent() for label in labels], fig.axes[0].get_yticklabels()[-1]
+        assert not left.overlaps(right.get_window_extent())
+    assert {label.get_rotation() for label in figures.heatmap(np.eye(8)).axes[0].get_xticklabels()} == {0}
+
+
 def test_signed_heatmap_is_centred_at_zero():
     image = DRAW["heatmap"]().axes[0].images[0]
     assert image.get_clim() == (-0.9, 0.9)

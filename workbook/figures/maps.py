@@ -14,6 +14,7 @@ from matplotlib.markers import CARETDOWN
 from pandas.api.types import is_numeric_dtype
 
 from ..errors import InvalidValueError, UnknownNameError
+from .panels import letters
 from .style import FULL, styled, suptitle
 
 
@@ -129,6 +130,9 @@ def heatmaps(
             axes.plot(place, 1, "k", marker=CARETDOWN, ms=6, mew=0, clip_on=False, transform=above)
         longest = max(len(str(label)) for label in matrix.columns) if is_numeric_dtype(matrix.columns) else 0
         _label(axes.set_xticks, matrix.columns, width, max(0.17, 0.03 + 0.062 * longest))
+        if not is_numeric_dtype(matrix.columns) and max(map(letters, matrix.columns)) > width / matrix.shape[1]:
+            for label in axes.get_xticklabels():
+                label.set(rotation=35, ha="right", rotation_mode="anchor")
         _label(axes.set_yticks, matrix.index, size[1] * 0.72, 0.17)
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
