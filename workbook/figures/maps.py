@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain, pairwise
 
 import matplotlib as mpl
 import numpy as np
@@ -11,10 +12,10 @@ import pandas as pd
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.markers import CARETDOWN
+from matplotlib.text import Text
 from pandas.api.types import is_numeric_dtype
 
 from ..errors import InvalidValueError, UnknownNameError
-from .panels import letters
 from .style import FULL, styled, suptitle
 
 
@@ -130,9 +131,6 @@ def heatmaps(
             axes.plot(place, 1, "k", marker=CARETDOWN, ms=6, mew=0, clip_on=False, transform=above)
         longest = max(len(str(label)) for label in matrix.columns) if is_numeric_dtype(matrix.columns) else 0
         _label(axes.set_xticks, matrix.columns, width, max(0.17, 0.03 + 0.062 * longest))
-        if not is_numeric_dtype(matrix.columns) and max(map(letters, matrix.columns)) > width / matrix.shape[1]:
-            for label in axes.get_xticklabels():
-                label.set(rotation=35, ha="right", rotation_mode="anchor")
         _label(axes.set_yticks, matrix.index, size[1] * 0.72, 0.17)
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
@@ -146,6 +144,7 @@ def heatmaps(
         fig.supxlabel(xlabel, fontsize=9)
     else:
         grid[0].set_xlabel(xlabel)
+    _turn(fig, [axes.get_xticklabels() for axes in grid])
     return fig
 
 
@@ -155,6 +154,15 @@ def _peaks(numbers: np.ndarray, most: int) -> np.ndarray:
     starts = np.arange(0, numbers.shape[1], group)
     high, low = np.fmax.reduceat(numbers, starts, axis=1), np.fmin.reduceat(numbers, starts, axis=1)
     return np.where(high >= -low, high, low).repeat(group, axis=1)[:, : numbers.shape[1]]
+
+
+def _turn(fig: Figure, panels: Sequence[Sequence[Text]]) -> None:
+    """Turn the labels below the panels if some of them would touch each other."""
+    fig.draw_without_rendering()
+    boxes = [[label.get_window_extent() for label in labels] for labels in panels]
+    if any(left.x1 >= right.x0 for row in boxes for left, right in pairwise(row)):
+        for label in chain(*panels):
+            label.set(rotation=35, ha="right", rotation_mode="anchor")
 
 
 def _label(set_ticks, labels: Sequence, inches: float, pitch: float) -> None:

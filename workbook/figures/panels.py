@@ -70,11 +70,6 @@ def draw_baselines(axes: Axes, baseline: float | Mapping[str, float] | None) -> 
         axes.axhline(level, color="#555555", linewidth=1.1, linestyle=dash, label=label, zorder=1.5)
 
 
-def letters(name: object) -> float:
-    """About how many inches a label takes."""
-    return _LETTER * len(str(name))
-
-
 def wrapped(names: Sequence, inches: float) -> list[str]:
     """Names as labels of one axis so many inches wide, cut at blanks and hyphens so that they fit beside each other."""
     fill = partial(textwrap.fill, width=max(1, int(0.9 * inches / len(names) / _LETTER)), break_long_words=False)
@@ -86,7 +81,7 @@ def finish(fig: Figure, panels: list[tuple[Axes, pd.DataFrame]], ylabel: str, *,
     panels[0][0].set_ylabel(ylabel)
     handles = dict(_legend_entries(panels[0][0])) if legend else {}
     if handles:
-        inches = 0.5 + max(map(letters, handles))  # of the widest entry
+        inches = 0.5 + _LETTER * max(map(len, handles))  # of the widest entry
         most = max(1, math.floor(fig.get_figwidth() / inches))
         columns = math.ceil(len(handles) / math.ceil(len(handles) / most))  # rows as full as one another
         fig.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=columns, handlelength=2.6)
