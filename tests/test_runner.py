@@ -190,6 +190,21 @@ def test_notebooks_run_at_the_same_time_each_in_its_folder(tmp_path):
     assert [path.read_text() for path in (tmp_path / "output").glob("begun-*")] == ["read", "read"]
 
 
+def test_notebooks_share_the_cores_and_who_sums_up_has_them_all(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "9")  # so that what the run sets is taken back
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr("os.cpu_count", lambda: 6)
+    for name in ("00_one", "01_other", "02_sums"):
+        write(tmp_path / f"{name}.ipynb", "import os", "threads = os.environ['OMP_NUM_THREADS']", "threads")
+    sums = nbformat.read(tmp_path / "02_sums.ipynb", as_version=4)
+    sums.cells[-1].metadata["tags"] = ["sums-up"]
+    nbformat.write(sums, tmp_path / "02_sums.ipynb")
+    with runner.Session(tmp_path / "output", {}) as session:
+        assert {outcome.status for outcome in session.run(runner.find([], tmp_path), jobs=2)} == {"passed"}
+    copies = [nbformat.read(path, as_version=4) for path in sorted((tmp_path / "output").glob("*.ipynb"))]
+    assert [copy.cells[-1].outputs[0].data["text/plain"] for copy in copies] == ["'3'", "'3'", "'6'"]
+
+
 def test_what_stops_a_run_is_raised(tmp_path):
     write(tmp_path / "00_good.ipynb", *GOOD)
     with runner.Session(tmp_path / "output", {}) as session:

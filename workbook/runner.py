@@ -142,10 +142,12 @@ class Session:
         Raises:
             DamagedFileError, OutputError: As for `execute`; what was begun beside it ends with this process.
         """
-        if jobs > 1:  # kernels begin with this environment; more threads than cores get in each other's way
-            os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))
         last = [source for source in sources if _sums_up(source)]
+        chosen = "OMP_NUM_THREADS" in os.environ
         for group in ([source for source in sources if source not in last], last):
+            together = min(jobs, len(group))
+            if together and not chosen:  # kernels begin with this; more threads than cores get in each other's way
+                os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // together))
             yield from self._together(group, jobs)
 
     def _together(self, sources: Sequence[Path], jobs: int) -> Iterator[Outcome]:
