@@ -11,6 +11,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from workbook import claims, report, runner
 from workbook.errors import DamagedFileError, MissingDataError, OutputError, UnknownNameError
+from workbook.files import atomic_file
 
 PARAMETERS = 'scale = "cpu"\noutput_dir = ""'
 GOOD = [
@@ -97,13 +98,16 @@ def test_resumes_by_content(run):
     copy = output / "00_good.ipynb"
     copy.write_bytes(copy.read_bytes()[:-20])
     assert again() == "passed"  # the damaged copy was not trusted
-    for scratch in (".00_good.ipynb.x", "figures/.00_one.png.x"):  # left behind by a run that was killed
-        (output / scratch).mkdir(parents=True)
+    killed = [atomic_file(output / name) for name in ("00_good.ipynb", "figures/00_one.png", "manifest.json")]
+    for writing in killed:
+        writing.__enter__()  # and never left
+    others = output / "mine" / ".settings.json.abcdefgh"
+    others.mkdir(parents=True)
     write(good, *GOOD, "1")
     assert again() == "passed"
     assert again() == "unchanged"
     assert again(scale="cpu") == "passed"
-    assert [path.name for path in output.rglob(".*")] == [".lock"]
+    assert {path.name for path in output.rglob(".*")} == {".lock", others.name}
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -40,6 +41,8 @@ PASSED = "passed"
 FAILED = "failed"
 UNCHANGED = "unchanged"
 _UNFINISHED = "unfinished"
+_WRITTEN = ("ipynb", "html", "json", "csv", "png", "svg", "pdf")
+"""How the files of a run end; `files.atomic_file` writes each in a hidden folder beside it, named after it."""
 _MODEL_FILES = [f"**/*.{ending}" for ending in ("json", "safetensors", "gguf", "txt", "model", "jinja")]
 
 
@@ -120,8 +123,9 @@ class Session:
                 f"Could not write {self.folder}: {error.strerror or error}. Choose another folder with --output."
             ) from error
         try:
-            for leftover in self.folder.rglob(".*.*.*"):  # of a run that was killed, see `files`
-                shutil.rmtree(leftover, ignore_errors=True)
+            for place, ending in itertools.product((".", "figures", "manifests"), _WRITTEN):
+                for leftover in self.folder.glob(f"{place}/.*.{ending}.????????"):  # of a run that was killed
+                    shutil.rmtree(leftover, ignore_errors=True)
             self._entries = read_manifest(self.folder).get("notebooks", {})
             self._write_manifest()
         except BaseException:
