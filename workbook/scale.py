@@ -39,9 +39,9 @@ SCALES: dict[str, Scale] = {
         Scale(name="quick", queries=32, documents=48, texts=48, pairs=48, max_length=64, resamples=1000, probe_texts=8),
         Scale(
             name="cpu",
-            queries=300,
-            documents=600,
-            texts=480,
+            queries=200,
+            documents=400,
+            texts=240,
             pairs=10_000,
             max_length=128,
             resamples=2000,

@@ -59,16 +59,9 @@ def above_uni(published: pd.DataFrame, ours: pd.DataFrame) -> pd.DataFrame:
 
 
 def smaller(scale: str) -> Scale:
-    """Sizes of evaluation for tables of many models: two thirds of the documents, half their length."""
+    """Sizes of evaluation for tables of many models: two thirds of the texts, half their length."""
     sizes = get_scale(scale)
-    return sizes.model_copy(
-        update={
-            "queries": sizes.queries * 2 // 3,
-            "documents": sizes.documents * 2 // 3,
-            "texts": sizes.texts // 3,
-            "max_length": sizes.max_length // 2,
-        }
-    )
+    return sizes.model_copy(update={"texts": sizes.texts * 2 // 3, "max_length": sizes.max_length // 2})
 
 
 def by_pooling(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
