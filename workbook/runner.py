@@ -150,6 +150,8 @@ class Session:
         chosen = "OMP_NUM_THREADS" in os.environ
         for group in ([source for source in sources if source not in last], last):
             together = min(jobs, len(group))
+            if together > 1:  # the later ones take longer: begun first, none of them is left to run alone
+                group = group[::-1]
             if together and not chosen:  # kernels begin with this; more threads than cores get in each other's way
                 os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // together))
             yield from self._together(group, jobs)
