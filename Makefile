@@ -20,6 +20,8 @@ setup: .venv/complete
 run: setup
 	$(BIN)/python -m workbook run --scale $(SCALE) --jobs $(JOBS)
 
+# More threads than cores get in each other's way.
+test: export OMP_NUM_THREADS ?= 1
 test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
