@@ -166,7 +166,8 @@ WRITERS = [write_claims, write_figure, write_manifest, write_backbone]
 
 @pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__)
 @pytest.mark.parametrize("broken", [full, read_only], ids=lambda broken: broken.__name__)
-def test_nothing_half_written_where_nothing_can_be_written(tiny, place, broken, write):
+def test_nothing_half_written_where_nothing_can_be_written(tiny, place, broken, write, monkeypatch):
+    monkeypatch.setenv("WORKBOOK_CACHE", str(place / "cache"))  # as open to others as the rest
     write(tiny, place)  # whatever is imported or built at first use is there, and it works where it can
     folder = place / "output"
     with broken(folder), pytest.raises(OutputError, match=r"^Could not write .*output.* Choose a folder"):

@@ -341,9 +341,11 @@ def read(path: Path) -> list[Verdict]:
 def _alone(path: Path) -> Iterator[None]:
     """No other process reads this claims file to write it again, as notebooks that run at the same time would."""
     locks = cache_path("locks")
-    with writing(Path(path)):
-        locks.mkdir(parents=True, exist_ok=True)
-    with filelock.FileLock(locks / f"claims-{hashlib.sha256(os.fsencode(Path(path).resolve())).hexdigest()[:24]}"):
+    lock = filelock.FileLock(locks / f"claims-{hashlib.sha256(os.fsencode(Path(path).resolve())).hexdigest()[:24]}")
+    with contextlib.ExitStack() as held:
+        with writing(Path(path)):
+            locks.mkdir(parents=True, exist_ok=True)
+            held.enter_context(lock)
         yield
 
 
