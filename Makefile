@@ -6,7 +6,7 @@ BIN := .venv/bin
 JOBS ?= 2
 TOGETHER := --numprocesses 2 --dist loadfile
 
-.PHONY: setup run test lab notebooks
+.PHONY: setup run test lab notebooks gallery
 
 setup: .venv/complete
 
@@ -31,7 +31,10 @@ test: setup
 lab: setup
 	$(BIN)/jupyter lab notebooks
 
-# Executes the committed notebooks in place and refreshes figures/ from them.
+# Executes the committed notebooks in place.
 notebooks: setup
 	$(BIN)/jupyter nbconvert --config notebooks/nbconvert_config.py notebooks/*.ipynb
-	cp outputs/quick/figures/[0-9]* figures/
+
+# Refreshes figures/ with what `make run` drew.
+gallery: run
+	cp outputs/$(SCALE)/figures/[0-9]* figures/
