@@ -77,8 +77,8 @@ def test_train(data, tmp_path):
     assert np.isfinite(vectors).all()
 
 
-def test_killed_and_resumed(data, tmp_path, monkeypatch):
-    """The weights are those of a training that was let alone. Each runs in a process, as in a terminal."""
+def test_killed_and_resumed(command, data, tmp_path, monkeypatch):
+    """The weights are those of a training that was let alone. What is killed and resumed are processes of their own."""
     arguments = ["llm2vec", "--scale", "cpu", "--backbone", "tiny-llama", "--stages", "simcse", *data[2:4]]
     folder, whole = tmp_path / "out", tmp_path / "whole"
     steps = workbook.recipe("llm2vec", "cpu", "tiny-llama").only("simcse").stages[0].steps
@@ -94,19 +94,15 @@ def test_killed_and_resumed(data, tmp_path, monkeypatch):
     before = json.loads((newest.parent / "trainer_state.json").read_text())["log_history"]
     assert 0 < len(before) < steps
 
-    def ran(*options):
-        with process(*arguments, *options) as one:
-            out, err = one.communicate()
-        return one.returncode, out, err
-
-    code, _, err = ran("-o", folder)
+    code, _, err = command(*arguments, "-o", folder)
     assert (code, "--resume" in err) == (2, True)
-    code, out, err = ran("-o", folder, "--resume")
-    assert (code, err) == (0, "")
+    with process(*arguments, "-o", folder, "--resume") as resumed:
+        out, err = resumed.communicate()
+    assert (resumed.returncode, err) == (0, "")
     history = pd.read_csv(folder / "history.csv")
     assert list(history["seconds"][: len(before)]) == [entry["seconds"] for entry in before]  # those steps ran once
     monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path / "another"))
-    assert ran("-o", whole)[0] == 0
+    assert command(*arguments, "-o", whole)[0] == 0
     assert [len(out.splitlines()), [*history["step"]]] == [2, [*range(1, steps + 1)]]
     one, other = (load_file(path / "model.safetensors") for path in (folder, whole))
     assert one.keys() == other.keys()
