@@ -167,12 +167,22 @@ WRITERS = [write_claims, write_figure, write_manifest, write_backbone]
 @pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__)
 @pytest.mark.parametrize("broken", [full, read_only], ids=lambda broken: broken.__name__)
 def test_nothing_half_written_where_nothing_can_be_written(tiny, place, broken, write, monkeypatch):
-    monkeypatch.setenv("WORKBOOK_CACHE", str(place / "cache"))  # as open to others as the rest
+    monkeypatch.setenv("WORKBOOK_CACHE", str(place / "cache"))
+    locks = place / "cache" / "locks"
+    locks.mkdir(parents=True)
+    locks.chmod(0o777)  # where the output can't be written, locks can
     write(tiny, place)  # whatever is imported or built at first use is there, and it works where it can
     folder = place / "output"
     with broken(folder), pytest.raises(OutputError, match=r"^Could not write .*output.* Choose a folder"):
         write(tiny, folder)
     assert not [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_claims_name_the_cache_where_it_is_the_cache_that_cannot_be_written(tiny, place, monkeypatch):
+    (place / "output").mkdir()
+    monkeypatch.setenv("WORKBOOK_CACHE", str(place / "cache"))
+    with read_only(place / "cache"), pytest.raises(OutputError, match=r"^Could not write .*cache/locks: "):
+        write_claims(tiny, place / "output")
 
 
 @pytest.mark.parametrize("broken", [full, read_only], ids=lambda broken: broken.__name__)

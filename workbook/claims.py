@@ -343,7 +343,7 @@ def _alone(path: Path) -> Iterator[None]:
     locks = cache_path("locks")
     lock = filelock.FileLock(locks / f"claims-{hashlib.sha256(os.fsencode(Path(path).resolve())).hexdigest()[:24]}")
     with contextlib.ExitStack() as held:
-        with writing(Path(path)):
+        with writing(locks):
             locks.mkdir(parents=True, exist_ok=True)
             held.enter_context(lock)
         yield
