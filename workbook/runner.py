@@ -137,7 +137,7 @@ class Session:
         self._lock.release()
 
     def run(self, sources: Sequence[Path], jobs: int = 1) -> Iterator[Outcome]:
-        """Run notebooks, some at a time; outcomes come in the order in which they end.
+        """Run notebooks, some at a time; outcomes come in the order in which they end. Of several at a time the last begin first.
 
         Args:
             sources: The notebooks; they are only read.
@@ -150,7 +150,7 @@ class Session:
         chosen = "OMP_NUM_THREADS" in os.environ
         for group in ([source for source in sources if source not in last], last):
             together = min(jobs, len(group))
-            if together > 1:  # the later ones take longer: begun first, none of them is left to run alone
+            if together > 1:  # at scale cpu the later ones take longer: begun first, none is left to run alone
                 group = group[::-1]
             if together and not chosen:  # kernels begin with this; more threads than cores get in each other's way
                 os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // together))
