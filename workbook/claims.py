@@ -7,21 +7,20 @@ It is written before the run; the run brings an `Estimate` for every name, and `
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-import filelock
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from . import rules
 from .errors import DamagedFileError, InvalidValueError, MissingDataError, UnknownNameError
-from .files import atomic_file, cache_path, data_path, writing
+from .files import atomic_file, data_path, locked
 from .scale import SCALES, get_scale
 
 REPRODUCED = "reproduced"
@@ -337,16 +336,9 @@ def read(path: Path) -> list[Verdict]:
     return verdicts
 
 
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def _alone(path: Path) -> AbstractContextManager[None]:
     """No other process reads this claims file to write it again, as notebooks that run at the same time would."""
-    locks = cache_path("locks")
-    lock = filelock.FileLock(locks / f"claims-{hashlib.sha256(os.fsencode(Path(path).resolve())).hexdigest()[:24]}")
-    with contextlib.ExitStack() as held:
-        with writing(locks):
-            locks.mkdir(parents=True, exist_ok=True)
-            held.enter_context(lock)
-        yield
+    return locked(f"claims-{hashlib.sha256(os.fsencode(Path(path).resolve())).hexdigest()[:24]}")
 
 
 def _replace(verdicts: list[Verdict], path: Path) -> None:

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import filelock
 import platformdirs
 from safetensors import SafetensorError
 
@@ -104,6 +105,26 @@ def verify_checksums(folder: Path, way_out: str) -> None:
         found = sha256(file) if file.is_file() else "no file"
         if found != expected:
             raise DamagedFileError(f"{file}: expected sha256 {expected}, got {found}. {way_out}")
+
+
+@contextlib.contextmanager
+def locked(name: str, timeout: float = -1) -> Iterator[None]:
+    """Hold the cache's lock of that name: no other process is in such a block meanwhile.
+
+    Args:
+        name: Of what is locked; a file of that name in the cache's folder ``locks``.
+        timeout: Seconds to wait for another process; -1 waits as long as it takes.
+
+    Raises:
+        OutputError: The cache can't hold it.
+        filelock.Timeout: Another process holds it.
+    """
+    locks = cache_path("locks")
+    with contextlib.ExitStack() as held:
+        with writing(locks):
+            locks.mkdir(parents=True, exist_ok=True)
+            held.enter_context(filelock.FileLock(locks / name, timeout=timeout))
+        yield
 
 
 @contextlib.contextmanager

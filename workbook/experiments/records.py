@@ -12,6 +12,7 @@ import os
 import platform
 import time
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -24,7 +25,7 @@ from tqdm.auto import tqdm
 
 from .. import __version__, backbones
 from ..errors import DamagedFileError, MissingDataError
-from ..files import ROOT, atomic_file, cache_path, writing
+from ..files import ROOT, atomic_file, locked
 from ..scale import get_scale
 from .grid import Experiment, Variant
 
@@ -112,8 +113,6 @@ class Record:
         """
         asked = self.experiment.cells(list(seeds), variants)
         waiting = list(asked)
-        with writing(cache_path("locks")):
-            cache_path("locks").mkdir(parents=True, exist_ok=True)
         with tqdm(
             total=len(asked), desc=self.experiment.name, disable=None if progress is None else not progress
         ) as bar:
@@ -122,7 +121,7 @@ class Record:
                     fingerprint = self._fingerprint(variant, seed)
                     claim = f"{self.experiment.name}-{fingerprint[:24]}"
                     try:
-                        with filelock.FileLock(cache_path("locks", claim), timeout=0):
+                        with locked(claim, timeout=0):
                             if not self._has(variant, seed, fingerprint):
                                 bar.set_postfix_str(f"{variant.name}, seed {seed}")
                                 self._compute(variant, seed, fingerprint, progress)
@@ -198,9 +197,9 @@ class Record:
         variant = known.get(cell["variant"])
         return variant is not None and self._fingerprint(variant, cell["seed"]) == cell["fingerprint"]
 
-    def _lock(self) -> filelock.BaseFileLock:
+    def _lock(self) -> AbstractContextManager[None]:
         """Held while the two files are written, and by those who read what others may be writing."""
-        return filelock.FileLock(cache_path("locks", self.csv.name))
+        return locked(self.csv.name)
 
     def _has(self, variant: Variant, seed: int, fingerprint: str) -> bool:
         with self._lock():
