@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pandas as pd
 import pytest
@@ -210,11 +211,22 @@ def test_the_report_counts_the_claims_and_shows_the_rest_where_it_can_not(run):
     assert "0 claims judged" in page
 
 
-def test_a_damaged_manifest_is_named(run):
+def test_a_damaged_manifest_is_named_and_the_rest_is_shown(run):
     with runner.Session(run, {}):
         pass
     (run / "manifests").mkdir()
     for text in ("{", "[]", "{}"):
         (run / "manifests" / "04_lens.json").write_text(text)
-        with pytest.raises(DamagedFileError, match=r"04_lens\.json.* run notebook 04_lens again"):
-            report.write(run)
+        page = report.write(run).read_text(encoding="utf-8")
+        assert re.search(r"04_lens\.json, got something else.* Run notebook 04_lens again", page)
+        assert '<td>all</td><td class="number">1</td>' in page
+
+
+def test_without_claims_the_report_says_why_and_a_run_does_not_begin(run, monkeypatch, tmp_path):
+    with runner.Session(run, {}):
+        pass
+    monkeypatch.setattr("workbook.files.ROOT", tmp_path / "elsewhere")
+    assert "claims.json" in re.search(r'<p class="error">([^<]+)', report.write(run).read_text(encoding="utf-8"))[1]
+    with pytest.raises(MissingDataError, match=r"claims\.json"), runner.Session(tmp_path / "new", {}):
+        pass
+    assert not (tmp_path / "new").exists()

@@ -10,7 +10,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from workbook import claims, report, runner
-from workbook.errors import DamagedFileError, MissingDataError, OutputError, UnknownNameError
+from workbook.errors import DamagedFileError, InvalidValueError, MissingDataError, OutputError, UnknownNameError
 from workbook.files import atomic_file
 
 PARAMETERS = 'scale = "cpu"\noutput_dir = ""'
@@ -245,6 +245,45 @@ def test_report_shows_every_notebook(run):
     assert '<a href="00_good.html">' not in page
     with pytest.raises(MissingDataError, match=r"manifest\.json"):
         report.write(output.parent)
+
+
+def test_what_is_no_formula_stays_as_it_is_written(tmp_path):
+    text = "A sum of $5, or $x^$; but $k^2$."
+    cells = [new_markdown_cell(text), new_code_cell(PARAMETERS, metadata={"tags": ["parameters"]})]
+    nbformat.write(new_notebook(cells=cells), tmp_path / "00_sums.ipynb")
+    with runner.Session(tmp_path / "run", {}) as session:
+        assert [outcome.status for outcome in session.run(runner.find([], tmp_path))] == ["passed"]
+    report.write(tmp_path / "run")
+    page = (tmp_path / "run" / "00_sums.html").read_text(encoding="utf-8")
+    assert "$x^$" in page
+    assert "<msup>" in page
+
+
+def test_a_folder_that_papermill_refuses_fails_the_notebook_and_leaves_a_report(tmp_path):
+    write(tmp_path / "00_good.ipynb", *GOOD)
+    odd = tmp_path / "a{b}"
+    with runner.Session(odd, {}) as session:
+        (outcome,) = session.run(runner.find([], tmp_path))
+    assert outcome.status == "failed"
+    assert "PapermillMissingParameterException" in outcome.problem
+    assert "PapermillMissingParameterException" in report.write(odd).read_text(encoding="utf-8")
+
+
+def test_what_an_earlier_state_of_the_library_made_is_marked(judges, monkeypatch):
+    _, output = judges(seed=0)
+    assert "earlier state" not in report.write(output).read_text(encoding="utf-8")
+    now = runner._surroundings()
+    monkeypatch.setattr(runner, "_surroundings", lambda: now | {"library": "another"})
+    with runner.Session(output, {"seed": 0}):
+        pass
+    assert "earlier state" in report.write(output).read_text(encoding="utf-8")
+
+
+def test_two_notebooks_of_one_number_are_refused(tmp_path):
+    for name in ("01_attention", "01_attention-Copy1", "02_llm2vec"):
+        write(tmp_path / f"{name}.ipynb")
+    with pytest.raises(InvalidValueError, match=r"one of each number, got \['01_attention', '01_attention-Copy1'\]"):
+        runner.find(["02"], tmp_path)
 
 
 def test_find(run):

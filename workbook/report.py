@@ -16,18 +16,19 @@ from nbconvert import HTMLExporter
 from . import claims, ledger
 from .errors import DamagedFileError, InvalidValueError, MissingDataError, UnknownNameError
 from .files import atomic_file
+from .results import figure_name
 from .runner import read_manifest, read_notebook
 
 _PAGE = "page.html.jinja"
-_FORMULA = re.compile(r"\$([^$`\n]+)\$")
+_FORMULA = re.compile(r"\$(?!\s)([^$`\n]+)(?<!\s)\$(?!\d)")  # as Jupyter and pandoc tell formulas from dollars
 
 
 def write(folder: str | Path) -> Path:
     """Write ``index.html`` into a run folder, the claims ledger, and each executed notebook as HTML.
 
     The page holds its style and its figures, so that it can be moved alone; only the links need the folder. Neither it
-    nor the notebooks' pages load anything from elsewhere. Where the ledger or a notebook's page can't be made, it says
-    why and shows the rest.
+    nor the notebooks' pages load anything from elsewhere. Where the ledger or something of a notebook can't be shown,
+    it says why and shows the rest.
 
     Args:
         folder: What `workbook.runner.Session` wrote.
@@ -37,7 +38,7 @@ def write(folder: str | Path) -> Path:
 
     Raises:
         MissingDataError: The folder holds no run.
-        DamagedFileError: A manifest can't be read.
+        DamagedFileError: The run's manifest can't be read.
         OutputError: The folder can't be written.
     """
     folder = Path(folder)
@@ -58,11 +59,14 @@ def write(folder: str | Path) -> Path:
     figures = [path for path in sorted(folder.glob("figures/*.png")) if counts or path.stem != ledger.FIGURE]
     page = environment.get_template("report.html.jinja").render(
         manifest=manifest,
-        notebooks=[_notebook(folder / f"{name}.ipynb", entry) for name, entry in manifest["notebooks"].items()],
+        notebooks=[
+            _notebook(folder / f"{name}.ipynb", {"library": manifest["library"], **entry})
+            for name, entry in manifest["notebooks"].items()
+        ],
         verdicts=verdicts,
         counts=counts,
         problem=problem,
-        figures=[_figure(path) for path in figures],
+        figures=[_figure(path, [*manifest["notebooks"]]) for path in figures],
         runs=[_read_run(path) for path in sorted(folder.glob("manifests/*.json"))],
     )
     with atomic_file(folder / "index.html") as temporary:
@@ -76,7 +80,7 @@ def _ledger(folder: Path) -> tuple[list[claims.Verdict], list[dict[str, Any]], s
     try:
         verdicts = claims.read(folder / "claims.json")
         counts = ledger.counts(ledger.write(folder)) if verdicts else pd.DataFrame()
-    except (DamagedFileError, InvalidValueError, UnknownNameError) as error:
+    except (DamagedFileError, InvalidValueError, MissingDataError, UnknownNameError) as error:
         return verdicts, [], str(error)
     return verdicts, counts.reset_index().to_dict("records"), ""
 
@@ -110,24 +114,27 @@ def _write_notebook(path: Path) -> None:
 
 def _mathml(formula: str) -> str:
     """Without a namespace: HTML needs none, and nbconvert would prefix the names in a heading with it."""
-    return re.sub(r' xmlns="[^"]*"', "", convert(formula))
+    try:
+        return re.sub(r' xmlns="[^"]*"', "", convert(formula))
+    except Exception:  # of many kinds, for what is no formula, such as a sum in dollars: it stays as it is written
+        return f"${formula}$"
 
 
-def _figure(path: Path) -> dict[str, Any]:
+def _figure(path: Path, notebooks: list[str]) -> dict[str, Any]:
+    own = [name for name in notebooks if path.stem.startswith(figure_name(name))]
     return {
         "name": path.stem,
+        "notebook": own[0] if own else "",
         "image": base64.b64encode(path.read_bytes()).decode(),
         "endings": [e for e in ("pdf", "svg", "png", "csv") if path.with_suffix(f".{e}").exists()],
     }
 
 
 def _read_run(path: Path) -> dict[str, Any]:
-    """What a notebook's run says of itself."""
+    """What a notebook's run says of itself, or what is wrong with that."""
     try:
         run = json.loads(path.read_text(encoding="utf-8"))
         return {name: run[name] for name in ("notebook", "device", "threads", "written", "parameters")}
     except (ValueError, TypeError, KeyError) as error:
-        raise DamagedFileError(
-            f"Expected the manifest of a notebook's run in {path}, got something else ({error!r}). "
-            f"Delete the file, and run notebook {path.stem} again."
-        ) from error
+        problem = f"Expected the manifest of a notebook's run in {path}, got something else ({error!r})."
+        return {"notebook": path.stem, "problem": f"{problem} Run notebook {path.stem} again."}

@@ -34,7 +34,7 @@ import papermill
 from papermill.exceptions import PapermillExecutionError
 
 from . import __version__, claims, results
-from .errors import DamagedFileError, MissingDataError, OutputError, UnknownNameError
+from .errors import DamagedFileError, InvalidValueError, MissingDataError, OutputError, UnknownNameError
 from .files import ROOT, atomic_file, folder_sha256, sha256, writing
 
 PASSED = "passed"
@@ -71,6 +71,7 @@ def find(wanted: Sequence[str], folder: Path | None = None) -> list[Path]:
 
     Raises:
         MissingDataError: The folder holds no notebooks.
+        InvalidValueError: Two of them have one number, by which what they leave is known.
         UnknownNameError: No such notebook; the message lists them.
     """
     folder = Path(folder or ROOT / "notebooks").resolve()
@@ -80,6 +81,13 @@ def find(wanted: Sequence[str], folder: Path | None = None) -> list[Path]:
             f"Expected notebooks named NN_name.ipynb in {folder}, found none. Run from a checkout of the project, "
             "or name their folder with --notebooks."
         )
+    numbers: dict[str, str] = {}
+    for stem in notebooks:
+        number = stem.partition("_")[0]
+        if other := numbers.get(number):
+            way_out = "Move the copy to another folder, or give it another number."
+            raise InvalidValueError(f"notebooks in {folder}", "one of each number", sorted([other, stem]), way_out)
+        numbers[number] = stem
     chosen = {}
     for name in wanted:
         stem = Path(name).name.removesuffix(".ipynb")
@@ -101,6 +109,8 @@ class Session:
     Raises:
         OutputError: On entering: the folder can't be written, or another run holds it.
         DamagedFileError: On entering: the folder's manifest can't be read.
+        InvalidValueError, UnknownNameError, MissingDataError: On entering: the project's claims can't be read, so that
+            no notebook could judge one.
     """
 
     def __init__(self, folder: Path, parameters: Mapping[str, Any]):
@@ -111,6 +121,7 @@ class Session:
         self._surroundings = _surroundings()
 
     def __enter__(self) -> Self:
+        claims.load()  # said here, not by every notebook after minutes of work
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
@@ -196,7 +207,8 @@ class Session:
         same = known.get("status") == PASSED and known["key"] == key
         if same and known.get("left") == self._left(source):
             return Outcome(name, UNCHANGED, known["seconds"])
-        self._record(name, status=_UNFINISHED, key=key, parameters=self.parameters)
+        begun = {"key": key, "parameters": self.parameters, "library": self._surroundings["library"]}
+        self._record(name, status=_UNFINISHED, **begun)
         results.clear(self.folder, name)
         with writing(target):
             for copy in (target, target.with_suffix(".html")):
@@ -207,8 +219,7 @@ class Session:
         self._record(
             name,
             status=outcome.status,
-            key=key,
-            parameters=self.parameters,
+            **begun,
             seconds=outcome.seconds,
             problem=problem,
             ended=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -307,6 +318,7 @@ def _execute(source: Path, target: Path, parameters: Mapping[str, Any]) -> str:
         parameters = {name: value for name, value in parameters.items() if name != "rerun"}
     problem = ""
     with atomic_file(target) as temporary:
+        nbformat.write(notebook, temporary)  # stays if papermill does not come to begin: it refuses braces in a path
         try:
             papermill.execute_notebook(
                 notebook,
@@ -327,7 +339,7 @@ def _execute(source: Path, target: Path, parameters: Mapping[str, Any]) -> str:
         executed = nbformat.read(temporary, as_version=4)
         # papermill marks what a dead kernel or sys.exit left behind as completed: look at what really ran
         code = [cell for cell in executed.cells if cell.cell_type == "code" and cell.source.strip()]
-        started = [cell for cell in code if cell.metadata.papermill.start_time]
+        started = [cell for cell in code if cell.metadata.get("papermill", {}).get("start_time")]
         finished = len(started) == len(code) and all(cell.execution_count for cell in code)
         if not finished and not problem.startswith("In ["):
             left = len(code) - len(started)
