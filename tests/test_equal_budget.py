@@ -32,8 +32,12 @@ def test_every_method_is_there_untrained_and_trained():
     assert len(names) == 2 * len(workbook.METHODS)
 
 
-@pytest.mark.parametrize("variant", TRAINED, ids=lambda one: one.name)
-def test_budgets_are_equal(variant, smollm2):
+@pytest.mark.parametrize(
+    ("variant", "share"),
+    [*((one, 1) for one in TRAINED), *((one, 0.5) for one in equal_budget.HALF.variants)],
+    ids=lambda one: getattr(one, "name", one),
+)
+def test_budgets_are_equal(variant, share, smollm2):
     """Tokens of the batches as the model lays them out, over all stages, to within the rounding of two steps."""
     recipe = variant.recipe("cpu", "smollm2-135m")
     smollm2[0].attention = workbook.methods.get(variant.method).chain.attention
@@ -47,11 +51,12 @@ def test_budgets_are_equal(variant, smollm2):
         )
         row = {"mntp": stage.max_length, "reconstruction": 2 * of_pair}.get(stage.objective, of_pair)
         read, step = read + stage.steps * stage.batch_size * row, max(step, stage.batch_size * row)
-    assert abs(read - equal_budget.TOKENS["cpu"]) < step * len(recipe.stages) / 2 + 0.05 * read
+    assert abs(read - share * equal_budget.TOKENS["cpu"]) < step * len(recipe.stages) / 2 + 0.05 * read
 
 
 def test_stages_differ_in_what_the_budget_asks_for_alone():
-    ends = [one.recipe("cpu", "smollm2-135m").stages[-1] for one in (*TRAINED, *equal_budget.PARTS.variants)]
+    variants = (*TRAINED, *equal_budget.HALF.variants, *equal_budget.PARTS.variants)
+    ends = [one.recipe("cpu", "smollm2-135m").stages[-1] for one in variants]
     assert {one.options["temperature"] for one in ends} == {0.05}
     # Checkpointing costs time and changes no gradient.
     rest = [one.model_dump(exclude={"steps", "learning_rate", "gradient_checkpointing"}) for one in ends]
@@ -103,7 +108,7 @@ def test_measured_beside_its_parts():
 
 @pytest.mark.parametrize("variant", equal_budget.PARTS.variants, ids=lambda one: one.name)
 def test_parts_can_be_trained(variant, cache):
-    """One step each: that decoder, chain and stage fit together."""
+    """One step of each stage: that decoder, chain and stages fit together."""
     chain = workbook.methods.get(variant.method).chain
     start = "tiny-llama"
     if variant.after:
@@ -111,9 +116,10 @@ def test_parts_can_be_trained(variant, cache):
         start[0].attention = variant.options.get("attention", chain.attention)
     options = {name: value for name, value in variant.options.items() if name != "closing"}  # it has no chat template
     model = workbook.build(variant.method, start, **options)
-    (stage,) = variant.recipe("quick", "smollm2-135m").stages
-    shorter = {"steps": 1, "warmup_steps": 0, "max_length": 200}  # its tokens are characters
+    shorter = {"steps": 1, "warmup_steps": 0, "decay_steps": None, "max_length": 200}  # its tokens are characters
+    stages = [stage.model_copy(update=shorter) for stage in variant.recipe("quick", "smollm2-135m").stages]
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    made = training.train(model, Recipe(stages=(stage.model_copy(update=shorter),)), progress=False)
+    made = training.train(model, Recipe(stages=tuple(stages)), progress=False)
+    assert made.history["stage"].tolist() == [stage.name for stage in stages]
     assert np.isfinite(made.history["loss"]).all()
     assert any(not torch.equal(tensor, weights[name]) for name, tensor in made.model.state_dict().items())

@@ -2,8 +2,12 @@
 
 import re
 
+import pandas as pd
 import pytest
 
+from workbook.experiments import get
+from workbook.experiments.equal_budget import UNTRAINED
+from workbook.experiments.records import Record
 from workbook.files import ROOT
 
 FIGURES = ROOT / "figures"
@@ -41,3 +45,14 @@ def test_a_figure_has_its_data_and_every_format():
         for ending in ("png", "svg", "pdf", "csv"):
             assert (FIGURES / f"{stem}.{ending}").stat().st_size, f"{stem}.{ending}"
             assert f"({stem}.{ending})" in PAGE
+
+
+@pytest.mark.parametrize(("figure", "column"), [("07_average", "method"), ("07_grid", "variant")])
+def test_what_is_drawn_of_records_is_of_todays(figure, column):
+    drawn = pd.read_csv(FIGURES / f"{figure}.csv").query("source == 'recorded'")
+    states = drawn.get("state", pd.Series("trained", drawn.index))
+    names = drawn[column] + states.map({"trained": "", "untrained": UNTRAINED})
+    rows = pd.concat(Record(get(name), "cpu").read()[0] for name in ("07_methods", "07_parts"))
+    averages = rows.query("what == 'score' and task == 'average'").groupby("variant")["score"].mean()
+    assert len(names) == names.nunique() > 7
+    assert drawn["score"].tolist() == pytest.approx(averages[names].tolist())

@@ -42,12 +42,18 @@ def variant(name: str, representation: str = "concat", closing: str = "answer", 
     return Variant(name, "causal2vec", _STAGE, own | options)
 
 
-def last_token(name: str, closing: str = "answer") -> Variant:
-    """The last token alone: the same tokens but for the contextual one, trained alike."""
+def without_context() -> dict[str, Any]:
+    """Causal2Vec's template but for the contextual token, as plain data."""
     template = TEMPLATES["causal2vec"].model_dump(mode="json")
     for form in ("instructed", "plain"):
         template[form] = [piece for piece in template[form] if piece[0] != "{context}"]
-    return Variant(name, "last-token", _STAGE, {"closing": closing, "template": template}, other=causal2vec.recipe)
+    return template
+
+
+def last_token(name: str, closing: str = "answer") -> Variant:
+    """The last token alone: the same tokens but for the contextual one, trained alike."""
+    options = {"closing": closing, "template": without_context()}
+    return Variant(name, "last-token", _STAGE, options, other=causal2vec.recipe)
 
 
 def halves(model: SentenceTransformer) -> dict[str, SentenceTransformer]:

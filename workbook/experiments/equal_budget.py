@@ -3,7 +3,8 @@
 A budget is a number of tokens that the decoder reads in training, the stages of its own that a method puts before the
 supervised one included. All methods read the same pairs in the same order, with the same batches and adapters, and but
 for one the same rate; who reads more tokens a pair gets fewer steps. Of the parts those that begin with a stage of
-another method are not held to the budget: that stage comes on top, as long as its method's own recipe makes it.
+another method are not held to the budget: that stage comes on top, as long as its method's own recipe makes it. Half of
+the budget says what the methods that take longer for a token have in the seconds of the others.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ..methods import causal2vec, icl
 from ..scale import get_scale
 from ..templates import get_template
 from ..training.recipe import Recipe, Stage
+from .causal2vec import without_context
 from .grid import SUITE_DOCS, Experiment, Variant
 from .suite import held_out_loss, smaller, suite_docs
 
@@ -97,25 +99,25 @@ def _supervised(method: str, share: float, scale: str, backbone: str) -> Recipe:
     return Recipe(stages=(stage,))
 
 
-def _halved(method: str, before: str, scale: str, backbone: str) -> Recipe:
-    """Half of the budget for the stage that a method puts before the supervised one."""
+def _halved(method: str, before: str, share: float, scale: str, backbone: str) -> Recipe:
+    """Half of a share of the budget for the stage that a method puts before the supervised one."""
     name = get_scale(scale).name
     (first,) = methods.recipe(method, name, backbone).only(before).stages
     # MNTP reads chunks of full length; reconstruction reads every pair twice, once to embed it and once to write it.
     row = first.max_length if before == "mntp" else 2 * tokens_a_pair(method, backbone, first.max_length)
-    steps = max(1, round(TOKENS[name] / 2 / (first.batch_size * row)))
+    steps = max(1, round(share * TOKENS[name] / 2 / (first.batch_size * row)))
     shorter = {"steps": steps, "warmup_steps": min(first.warmup_steps, steps), "decay_steps": None}
-    return Recipe(stages=(first.model_copy(update=shorter), *_supervised(method, 0.5, scale, backbone).stages))
+    return Recipe(stages=(first.model_copy(update=shorter), *_supervised(method, share / 2, scale, backbone).stages))
 
 
-def _trained(name: str, method: str, after: Variant | None = None, **options: Any) -> Variant:
+def _trained(name: str, method: str, share: float = 1.0, after: Variant | None = None, **options: Any) -> Variant:
     own = {**_OPTIONS.get(method, {}), **options}
-    return Variant(name, method, _STAGE, own, other=partial(_supervised, method, 1.0), after=after)
+    return Variant(name, method, _STAGE, own, other=partial(_supervised, method, share), after=after)
 
 
-def _with_first(name: str, method: str, before: str) -> Variant:
-    stages = (before, *_STAGE)
-    return Variant(name, method, stages, _OPTIONS.get(method, {}), other=partial(_halved, method, before))
+def _with_first(name: str, method: str, before: str, share: float = 1.0, after: Variant | None = None) -> Variant:
+    other = partial(_halved, method, before, share)
+    return Variant(name, method, (before, *_STAGE), _OPTIONS.get(method, {}), other=other, after=after)
 
 
 def measured(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
@@ -157,6 +159,20 @@ METHODS = Experiment(
     live=("mean",),
 )
 
+HALF = Experiment(
+    name="07_half",
+    what="The methods that cost more time a token, after half of the budget: suite docs, loss, ranks",
+    variants=(
+        _trained("nv-embed", "nv-embed", share=0.5),
+        _with_first("anchor", "anchor", "reconstruction", share=0.5),
+    ),
+    sizes=smaller,
+    measure=measured,
+    reads=SUITE_DOCS,
+)
+"""What they have in mean pooling's seconds is between this and the whole budget, as long as they cost up to twice."""
+
+_NO_CONTEXT = {"encoder": None, "template": without_context()}
 _MNTP = Variant("MNTP", "llm2vec", ("mntp",))
 _RECONSTRUCTION = Variant("reconstruction", "anchor", ("reconstruction",), _OPTIONS["anchor"])
 
@@ -170,11 +186,15 @@ PARTS = Experiment(
         _trained("causal, lexicon", "lens", attention="causal"),
         _trained("MNTP, then mean", "mean", after=_MNTP, attention="bidirectional"),
         _trained("MNTP, then last token", "last-token", after=_MNTP),
+        _with_first("MNTP, then Anchor", "anchor", "reconstruction", after=_MNTP),
         _trained("reconstruction, then lexicon", "lens", after=_RECONSTRUCTION),
         _trained("contextual token, latent attention", "causal2vec", pooling="latent_attention"),
+        _trained("no contextual token, latent attention", "causal2vec", pooling="latent_attention", **_NO_CONTEXT),
+        _trained("no contextual token, last token", "causal2vec", pooling="last_token", **_NO_CONTEXT),
+        _trained("last token, closed by keywords", "last-token", closing="keywords"),
     ),
     sizes=smaller,
     measure=measured,
     reads=SUITE_DOCS,
 )
-EXPERIMENTS = (METHODS, PARTS)
+EXPERIMENTS = (METHODS, HALF, PARTS)
