@@ -1,11 +1,13 @@
 """The gallery shows every committed figure, with its data, under the notebook that draws it."""
 
+import ast
 import re
 
+import nbformat
 import pandas as pd
 import pytest
 
-from workbook.experiments import get
+from workbook.experiments import differences, get
 from workbook.experiments.equal_budget import UNTRAINED
 from workbook.experiments.records import Record
 from workbook.files import ROOT
@@ -47,12 +49,27 @@ def test_a_figure_has_its_data_and_every_format():
             assert f"({stem}.{ending})" in PAGE
 
 
+@pytest.fixture(scope="module")
+def averages():
+    """Average scores of the records of notebook 07."""
+    rows = pd.concat(Record(get(name), "cpu").read()[0] for name in ("07_methods", "07_parts"))
+    return rows.query("what == 'score' and task == 'average'").assign(source="recorded")
+
+
 @pytest.mark.parametrize(("figure", "column"), [("07_average", "method"), ("07_grid", "variant")])
-def test_what_is_drawn_of_records_is_of_todays(figure, column):
+def test_what_is_drawn_of_records_is_of_todays(figure, column, averages):
     drawn = pd.read_csv(FIGURES / f"{figure}.csv").query("source == 'recorded'")
     states = drawn.get("state", pd.Series("trained", drawn.index))
     names = drawn[column] + states.map({"trained": "", "untrained": UNTRAINED})
-    rows = pd.concat(Record(get(name), "cpu").read()[0] for name in ("07_methods", "07_parts"))
-    averages = rows.query("what == 'score' and task == 'average'").groupby("variant")["score"].mean()
     assert len(names) == names.nunique() > 7
-    assert drawn["score"].tolist() == pytest.approx(averages[names].tolist())
+    assert drawn["score"].tolist() == pytest.approx(averages.groupby("variant")["score"].mean()[names].tolist())
+
+
+def test_differences_that_are_drawn_are_those_of_todays_records_and_notebook(averages):
+    cells = nbformat.read(ROOT / "notebooks" / "07_compare.ipynb", as_version=4).cells
+    (source,) = (cell.source for cell in cells if cell.id == "before")
+    known = {}
+    exec(compile(ast.Module(ast.parse(source).body[:1], []), "before", "exec"), known)
+    found = differences(averages, known["added"], {"average": "average"}).set_index("pair")["points"]
+    drawn = pd.read_csv(FIGURES / "07_before.csv").query("task == 'average'").set_index("pair")["points"]
+    assert drawn.to_dict() == pytest.approx(found.to_dict())

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from workbook import checks
+from workbook import checks, report
 from workbook.files import ROOT
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -22,6 +22,13 @@ HIDDEN = {"tags": ["solution"], "jupyter": {"source_hidden": True}}
 def test_house_style():
     found = {path.name: hygiene.problems(nbformat.read(path, as_version=4)) for path in NOTEBOOKS}
     assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def test_every_formula_can_be_shown_on_a_page_that_loads_nothing():
+    texts = [cell.source for path in NOTEBOOKS for cell in nbformat.read(path, 4).cells if cell.cell_type == "markdown"]
+    formulas = [formula for text in texts for formula in report._FORMULA.findall(text)]
+    assert len(formulas) > 20
+    assert [formula for formula in formulas if "<math" not in report._mathml(formula)] == []
 
 
 def test_exercises_accept_the_solution_and_reject_wrong_answers():

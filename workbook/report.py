@@ -20,7 +20,7 @@ from .results import figure_name
 from .runner import read_manifest, read_notebook
 
 _PAGE = "page.html.jinja"
-_FORMULA = re.compile(r"\$(?!\s)([^$`\n]+)(?<!\s)\$(?!\d)")  # as Jupyter and pandoc tell formulas from dollars
+_FORMULA = re.compile(r"\$(?!\s)([^$`\n]+)(?<!\s)\$(?!\d)")  # as pandoc tells formulas from dollars
 
 
 def write(folder: str | Path) -> Path:
@@ -57,16 +57,14 @@ def write(folder: str | Path) -> Path:
     verdicts, counts, problem = _ledger(folder)
     # An earlier ledger's figure says nothing of this run.
     figures = [path for path in sorted(folder.glob("figures/*.png")) if counts or path.stem != ledger.FIGURE]
+    notebooks = [_notebook(folder / f"{name}.ipynb", entry) for name, entry in manifest["notebooks"].items()]
     page = environment.get_template("report.html.jinja").render(
         manifest=manifest,
-        notebooks=[
-            _notebook(folder / f"{name}.ipynb", {"library": manifest["library"], **entry})
-            for name, entry in manifest["notebooks"].items()
-        ],
+        notebooks=notebooks,
         verdicts=verdicts,
         counts=counts,
         problem=problem,
-        figures=[_figure(path, [*manifest["notebooks"]]) for path in figures],
+        figures=[_figure(path, [row["name"] for row in notebooks if row["executed"]]) for path in figures],
         runs=[_read_run(path) for path in sorted(folder.glob("manifests/*.json"))],
     )
     with atomic_file(folder / "index.html") as temporary:
@@ -87,7 +85,7 @@ def _ledger(folder: Path) -> tuple[list[claims.Verdict], list[dict[str, Any]], s
 
 def _notebook(path: Path, entry: dict[str, Any]) -> dict[str, Any]:
     """A row of the page; the executed notebook, if there is one, is written as HTML."""
-    row = {"name": path.stem, "executed": False, "seconds": None, "problem": "", **entry}
+    row = {"name": path.stem, "executed": False, "seconds": None, "problem": "", "library": None, **entry}
     if path.exists():
         try:
             _write_notebook(path)

@@ -148,7 +148,7 @@ class Session:
         self._lock.release()
 
     def run(self, sources: Sequence[Path], jobs: int = 1) -> Iterator[Outcome]:
-        """Run notebooks, of several at a time the last first; outcomes come in the order in which they end.
+        """Run notebooks; of several at a time the last begin first. Outcomes come in the order in which they end.
 
         Args:
             sources: The notebooks; they are only read.

@@ -3,8 +3,9 @@
 A budget is a number of tokens that the decoder reads in training, the stages of its own that a method puts before the
 supervised one included. All methods read the same pairs in the same order, with the same batches and adapters, and but
 for one the same rate; who reads more tokens a pair gets fewer steps. Of the parts those that begin with a stage of
-another method are not held to the budget: that stage comes on top, as long as its method's own recipe makes it. Half of
-the budget says what the methods that take longer for a token have in the seconds of the others.
+another method are not held to the budget: that stage comes on top, as long as its method's own recipe makes it; and
+steps are reckoned with a method's own closing, so that a last token closed by keywords reads 8% less. Half of the
+budget says what the methods that take longer for a token have in the seconds of the others.
 """
 
 from __future__ import annotations
@@ -170,8 +171,9 @@ HALF = Experiment(
     measure=measured,
     reads=SUITE_DOCS,
 )
-"""What they have in mean pooling's seconds is between this and the whole budget, as long as they cost up to twice."""
+"""In mean pooling's seconds these methods have between half of the budget and all of it."""
 
+# What a contextual token is compared with: Causal2Vec's prompt, closing and rate, and no encoder.
 _NO_CONTEXT = {"encoder": None, "template": without_context()}
 _MNTP = Variant("MNTP", "llm2vec", ("mntp",))
 _RECONSTRUCTION = Variant("reconstruction", "anchor", ("reconstruction",), _OPTIONS["anchor"])
