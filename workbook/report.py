@@ -57,7 +57,10 @@ def write(folder: str | Path) -> Path:
     verdicts, counts, problem = _ledger(folder)
     # An earlier ledger's figure says nothing of this run.
     figures = [path for path in sorted(folder.glob("figures/*.png")) if counts or path.stem != ledger.FIGURE]
-    notebooks = [_notebook(folder / f"{name}.ipynb", entry) for name, entry in manifest["notebooks"].items()]
+    notebooks = [
+        _notebook(folder / f"{name}.ipynb", entry) | {"earlier": entry.get("library") != manifest["library"]}
+        for name, entry in manifest["notebooks"].items()
+    ]
     page = environment.get_template("report.html.jinja").render(
         manifest=manifest,
         notebooks=notebooks,
@@ -85,7 +88,7 @@ def _ledger(folder: Path) -> tuple[list[claims.Verdict], list[dict[str, Any]], s
 
 def _notebook(path: Path, entry: dict[str, Any]) -> dict[str, Any]:
     """A row of the page; the executed notebook, if there is one, is written as HTML."""
-    row = {"name": path.stem, "executed": False, "seconds": None, "problem": "", "library": None, **entry}
+    row = {"name": path.stem, "executed": False, "seconds": None, "problem": "", **entry}
     if path.exists():
         try:
             _write_notebook(path)
