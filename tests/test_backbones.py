@@ -168,6 +168,20 @@ def test_capability_is_measured():
     assert backbones.load_decoder("tiny-llama", dtype="float16", attn_implementation="eager").dtype == torch.float16
 
 
+@pytest.mark.parametrize(
+    ("has", "dtype", "why"),
+    [
+        ({"amx_bf16": True, "avx512_bf16": True}, torch.bfloat16, "CPU with AMX"),
+        ({"amx_bf16": False, "avx512_bf16": True}, torch.bfloat16, "CPU with AVX-512 BF16"),
+        ({"avx512_f": True}, torch.float32, "CPU without bfloat16"),
+    ],
+)
+def test_bfloat16_where_a_cpu_multiplies_it(has, dtype, why, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
+    found = backbones.capability("cpu")
+    assert (found["dtype"], found["why"]) == (dtype, why)
+
+
 def test_encoder_knows_its_neighbours():
     encoder = backbones.load_encoder("minilm", device="cpu")
     close, far = encoder.similarity(

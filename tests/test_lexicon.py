@@ -459,7 +459,7 @@ def test_an_index_that_can_not_be_written(tmp_path):
 def test_built_by_name_from_the_head_of_its_backbone():
     from workbook.modules.clusters import clusters_of
 
-    model = workbook.build("lens", "tiny-llama", device="cpu")
+    model = workbook.build("lens", "tiny-llama", dtype="float32", device="cpu")
     made = clusters_of("tiny-llama", len(tiny_tokenizer()) // 8)  # smaller than the paper's vocabulary
     assert model[1].head.equal(made.centroids - made.centroids.mean(dim=0))
     assert model[1].clusters.equal(made.assignment)
@@ -472,7 +472,7 @@ def test_built_by_name_from_the_head_of_its_backbone():
 
 def test_the_vocabulary_as_it_is():
     options = {"clusters": "vocabulary", "pooling": "sum"}
-    model = workbook.build("lens", "tiny-qwen2", pooling_options=options, device="cpu")
+    model = workbook.build("lens", "tiny-qwen2", pooling_options=options, dtype="float32", device="cpu")
     assert model[1].pooling == "sum"
     weight = backbones.load_head("tiny-qwen2").weight
     assert model[1].head.equal(weight - weight.mean(dim=0))
@@ -493,7 +493,9 @@ def test_words_of_some_clusters():
 
 def test_centring_changes_no_prediction_and_leaves_the_average_logit_at_0():
     raw, centred = (
-        workbook.build("lens", "tiny-llama", pooling_options={"clusters": "vocabulary", "centred": centred})
+        workbook.build(
+            "lens", "tiny-llama", pooling_options={"clusters": "vocabulary", "centred": centred}, dtype="float32"
+        )
         for centred in (False, True)
     )
     states = random(3, 5, 32)
@@ -509,7 +511,7 @@ def test_clusters_of_ones_own(tmp_path):
     made = cluster_head(backbones.load_head("tiny-llama").weight, 7, seed=5)
     made.save(tmp_path / "clusters")
     options = {"clusters": str(tmp_path / "clusters"), "centred": False}
-    model = workbook.build("lens", "tiny-llama", pooling_options=options, device="cpu")
+    model = workbook.build("lens", "tiny-llama", pooling_options=options, dtype="float32", device="cpu")
     assert model[1].head.equal(made.centroids)
     for cluster, words in enumerate(model[1].words(tiny_tokenizer())):
         assert sorted(words) == sorted(made.words(tiny_tokenizer(), cluster))
