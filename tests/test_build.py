@@ -125,12 +125,12 @@ def test_a_chat_template_changes_nothing():
 @pytest.mark.parametrize("method", workbook.METHODS)
 @pytest.mark.parametrize(
     "text",
-    ["", " ", "\n\t", "\x00\x07\x1b", "😀👩‍👩‍👧‍👦", "word " * 100_000],
+    ["", " ", "\n\t", "\x00\x07\x1b", "😀👩‍👩‍👧‍👦", "word " * 20_000],
     ids=["empty", "blank", "breaks", "control", "emoji", "long"],
 )
 def test_odd_texts_have_finite_vectors(method, text):
     model = build(method, "causal", "tiny-llama", max_length=64)
-    vectors = model.encode([text[:600_000], "an ordinary text"])
+    vectors = model.encode([text, "an ordinary text"])
     assert np.isfinite(vectors).all()
     assert np.abs(vectors[0]).max() > 0
 
