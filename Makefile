@@ -2,8 +2,8 @@
 SCALE ?= cpu
 PYTHON ?= python3
 BIN := .venv/bin
-# Nothing is compiled ahead, most modules are never imported. What is imported is kept in .venv, whatever a container
-# says: else each process compiles its libraries for 16 s.
+# Nothing is compiled ahead, most modules are never imported. What is imported is kept compiled, whatever a
+# container says: else each process compiles its libraries for 16 s.
 export PYTHONDONTWRITEBYTECODE :=
 # Two notebooks, or two files of tests, at a time: on two cores that is faster than two threads for each.
 JOBS ?= 2
@@ -28,8 +28,7 @@ test: export OMP_NUM_THREADS ?= 1
 test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest $(TOGETHER)
-	$(BIN)/python -m pytest $(TOGETHER) --nbval --nbval-current-env --nbval-cell-timeout=600 notebooks
+	$(BIN)/python -m pytest $(TOGETHER) --nbval --nbval-current-env --nbval-cell-timeout=600 tests notebooks
 
 lab: setup
 	$(BIN)/jupyter lab notebooks
