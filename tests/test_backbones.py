@@ -173,7 +173,7 @@ def test_capability_is_measured():
     [
         ({"amx_bf16": True, "avx512_bf16": True}, torch.bfloat16, "CPU with AMX"),
         ({"amx_bf16": False, "avx512_bf16": True}, torch.bfloat16, "CPU with AVX-512 BF16"),
-        ({"avx512_f": True}, torch.float32, "CPU without bfloat16"),
+        ({"avx512_f": True}, torch.float32, "CPU in float32"),
     ],
 )
 def test_bfloat16_where_a_cpu_multiplies_it(has, dtype, why, monkeypatch):

@@ -9,6 +9,7 @@ import workbook
 from workbook import evaluation
 from workbook.corpora.authored import instructions
 from workbook.corpora.docs import load_docs
+from workbook.evaluation.suites import SUITES
 from workbook.experiments import causal2vec
 from workbook.experiments.suite import held_out_loss
 from workbook.scale import get_scale
@@ -49,6 +50,7 @@ def test_scores_of_the_parts_are_those_of_models_by_themselves(model, rows):
     for part, one in {"whole": model, **causal2vec.halves(model)}.items():
         alone = evaluation.evaluate(one, TASKS, scale=SIZES, instructions="docs", progress=False).set_index("task")
         ours = scores[scores["part"] == part].set_index("task")
+        assert {*ours.index} == {*SUITES["docs"].tasks, "average"}
         assert ours.loc[alone.index, "score"].tolist() == pytest.approx(alone["score"].tolist(), abs=1e-3)
 
 

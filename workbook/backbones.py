@@ -102,7 +102,7 @@ def capability(device: str | None = None) -> dict[str, Any]:
         "device": device,
         "dtype": torch.bfloat16 if native else torch.float32,
         "attn_implementation": "sdpa",
-        "why": f"CPU with {native}" if native else "CPU without bfloat16",
+        "why": f"CPU with {native}" if native else f"{device.upper()} in float32",
     }
 
 

@@ -17,7 +17,7 @@ ALPHA = 0.2
 """Weight of the direction from query to document. Source: Anchor, section 3.2 and table 4."""
 
 SIZES = {
-    "quick": {"steps": 4, "batch_size": 8, "max_length": 32, "learning_rate": 1e-4, "warmup_steps": 1},
+    "quick": {"steps": 4, "batch_size": 4, "max_length": 32, "learning_rate": 1e-4, "warmup_steps": 1},
     "cpu": {"steps": 120, "batch_size": 4, "max_length": 32, "learning_rate": 2e-4, "warmup_steps": 24},
     "gpu": {
         "steps": 400,

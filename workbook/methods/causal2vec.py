@@ -14,7 +14,7 @@ CHAIN = Chain(pooling="contextual", template="causal2vec", encoder="minilm")
 """The paper's encoder is ``intfloat/e5-base-v2``, which takes a Hub: see :func:`options`."""
 
 SIZES = {
-    "quick": {"steps": 4, "batch_size": 8, "max_length": 48, "learning_rate": 1e-3, "warmup_steps": 1},
+    "quick": {"steps": 4, "batch_size": 4, "max_length": 48, "learning_rate": 1e-3, "warmup_steps": 1},
     "cpu": {"steps": 20, "batch_size": 32, "max_length": 32, "learning_rate": 2e-3, "warmup_steps": 2},
     "gpu": {"steps": 300, "batch_size": 128, "max_length": 256, "learning_rate": 3e-4, "warmup_steps": 30},
     "paper": {

@@ -10,7 +10,7 @@ from .stages import ALL_LINEAR
 CHAIN = Chain(pooling="lexicon", attention="bidirectional", template="lens")
 
 SIZES = {
-    "quick": {"steps": 4, "batch_size": 8, "negatives": 1, "max_length": 48, "learning_rate": 1e-3, "warmup_steps": 1},
+    "quick": {"steps": 4, "batch_size": 4, "negatives": 1, "max_length": 48, "learning_rate": 1e-3, "warmup_steps": 1},
     "cpu": {"steps": 10, "batch_size": 16, "negatives": 1, "max_length": 40, "learning_rate": 1e-3, "warmup_steps": 1},
     "gpu": {
         "steps": 300,

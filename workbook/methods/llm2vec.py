@@ -11,7 +11,7 @@ from .stages import ALL_LINEAR, contrastive
 CHAIN = Chain(pooling="mean", attention="bidirectional")
 
 MNTP = {
-    "quick": {"steps": 6, "batch_size": 8, "max_length": 32, "learning_rate": 1e-3, "warmup_steps": 1},
+    "quick": {"steps": 6, "batch_size": 4, "max_length": 32, "learning_rate": 1e-3, "warmup_steps": 1},
     "cpu": {"steps": 100, "batch_size": 16, "max_length": 64, "learning_rate": 1e-3, "warmup_steps": 10},
     "gpu": {"steps": 1000, "batch_size": 32, "max_length": 128, "learning_rate": 5e-4, "warmup_steps": 50},
     # The decay is sized for three epochs, as in the released code: some 228,000 chunks with the tokenizer of Llama.
@@ -34,7 +34,7 @@ other seeds and tasks are the cleaner witnesses.
 """
 
 SIMCSE = {
-    "quick": {"steps": 4, "batch_size": 8, "max_length": 32, "learning_rate": 1e-4, "warmup_steps": 1},
+    "quick": {"steps": 4, "batch_size": 4, "max_length": 32, "learning_rate": 1e-4, "warmup_steps": 1},
     "cpu": {"steps": 20, "batch_size": 32, "max_length": 32, "learning_rate": 1e-3, "warmup_steps": 2},
     "gpu": {"steps": 500, "batch_size": 128, "max_length": 64, "learning_rate": 5e-5, "warmup_steps": 50},
     "paper": {

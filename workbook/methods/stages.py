@@ -14,7 +14,7 @@ ALL_LINEAR = Adapter(
 """The adapters of the papers: on every linear layer, with a little dropout."""
 
 CONTRASTIVE = {
-    "quick": {"steps": 4, "batch_size": 8, "max_length": 48, "learning_rate": 3e-4, "warmup_steps": 1},
+    "quick": {"steps": 4, "batch_size": 4, "max_length": 48, "learning_rate": 3e-4, "warmup_steps": 1},
     "cpu": {"steps": 30, "batch_size": 16, "max_length": 64, "learning_rate": 3e-4, "warmup_steps": 3},
     "gpu": {"steps": 300, "batch_size": 128, "max_length": 256, "learning_rate": 3e-4, "warmup_steps": 30},
     "paper": {
