@@ -67,7 +67,7 @@ CARRIED = {
 
 
 _BFLOAT16 = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 BF16"}
-"""Instructions of a CPU that multiply bfloat16. They encode and train at least twice as fast as float32 does."""
+"""Instructions of a CPU that multiply bfloat16. Encoding and training take half as long as in float32, or less."""
 
 
 def capability(device: str | None = None) -> dict[str, Any]:
