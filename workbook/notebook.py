@@ -31,7 +31,7 @@ from IPython.display import display
 from matplotlib.figure import Figure
 from pydantic import Field, Strict, TypeAdapter, ValidationError
 
-from . import __version__, backbones, claims, experiments, figures, results
+from . import __version__, backbones, claims, figures, results
 from .errors import InvalidValueError, UnknownNameError
 from .files import ROOT, atomic_file, cache_path
 from .scale import Scale, get_scale
@@ -175,6 +175,8 @@ class Run:
             MissingDataError: No record of this backbone, and no ``rerun``.
             DamagedFileError: The record is stale or can't be read.
         """
+        from . import experiments  # here, since sentence-transformers takes seconds to import
+
         experiment = experiments.get(name)
         record = experiments.Record(experiment, recorded, self.backbone)
         frames = []
@@ -195,6 +197,8 @@ class Run:
             UnknownNameError: No such experiment or scale.
             DamagedFileError: The record can't be read.
         """
+        from . import experiments
+
         return experiments.Record(experiments.get(name), recorded, self.backbone).provenance()
 
     def claim(
