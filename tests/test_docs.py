@@ -192,6 +192,14 @@ def test_a_corpus_can_be_carried(small, site, monkeypatch):
     assert corpus.load_docs().pairs.equals(made.pairs)
 
 
+@pytest.mark.filterwarnings("ignore:This docs corpus")
+def test_what_a_reader_changes_is_not_in_the_next_one(small):
+    first = corpus.load_docs()
+    whole = first.pairs.copy()
+    first.pairs["query"] = "changed"
+    assert corpus.load_docs().pairs.equals(whole)
+
+
 def test_a_cache_that_cannot_be_written_is_said_before_the_work(small, site, monkeypatch):
     (site / "file").write_text("")
     monkeypatch.setenv("WORKBOOK_CACHE", str(site / "file"))

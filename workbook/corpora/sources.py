@@ -14,6 +14,7 @@ import json
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, distribution
 from os import environ
 from pathlib import Path
@@ -237,8 +238,12 @@ def read_table(path: Path, corpus: str) -> tuple[pd.DataFrame, str, dict[str, st
         )
     if hashlib.sha256(body).hexdigest() != fingerprint:
         raise DamagedFileError(_damaged(path, f"content with sha256 {fingerprint[:12]}"))
-    rows = [json.loads(line) for line in body.splitlines()]
-    return pd.DataFrame(rows, columns=columns), fingerprint, versions
+    return _parsed(body, tuple(columns)).copy(), fingerprint, versions
+
+
+@lru_cache(maxsize=2)  # that many corpora there are; every task asks for its corpus again
+def _parsed(body: bytes, columns: tuple[str, ...]) -> pd.DataFrame:
+    return pd.DataFrame([json.loads(line) for line in body.splitlines()], columns=columns)
 
 
 def _damaged(path: Path, expected: str) -> str:
