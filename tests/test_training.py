@@ -8,7 +8,8 @@ import torch
 from sentence_transformers import SentenceTransformer
 from training_tools import TEXTS, differing, stage, tiny, trained, weights
 
-from workbook import objectives, training
+from workbook import attention, objectives, training
+from workbook.errors import AttentionError
 from workbook.training import Adapter, Recipe, Watch
 from workbook.training.trainer import StageTrainer
 
@@ -123,6 +124,13 @@ def test_a_curve_is_measured_and_changes_nothing(own):
 
 
 # What trains
+
+
+def test_a_decoder_that_turned_causal_in_training_is_refused(own, monkeypatch):
+    model = tiny()
+    monkeypatch.setattr(attention, "probe", lambda decoder: "causal")
+    with pytest.raises(AttentionError, match="Asked for bidirectional attention, measured causal"):
+        trained(stage(own, steps=1), model=model)
 
 
 def test_only_the_adapters_train(own, seen):

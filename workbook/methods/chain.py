@@ -78,7 +78,9 @@ class Chain:
             loading = {key: value for key, value in options.items() if key in LOADING}
             decoder = backbones.load_decoder(backbone, **loading)
             tokenizer = backbones.load_tokenizer(backbone)
-        layout = {name: getattr(chain, name) for name in ("attention", "template", "max_length")}
+        layout = {name: getattr(chain, name) for name in ("template", "max_length")}
+        # A decoder that another model lends has been measured.
+        layout["attention"] = None if isinstance(backbone, SentenceTransformer) else chain.attention
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module = make_decoder(decoder, tokenizer, chain.encoder, chain.encoder_options, **layout)

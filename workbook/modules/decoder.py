@@ -31,6 +31,7 @@ class Decoder(InputModule):
         decoder: A transformers decoder without its language-model head.
         tokenizer: Its fast tokenizer; of its chat template, if it has one, no more is used than ``closing`` asks for.
         attention: ``causal`` or ``bidirectional``; set, measured, saved with the model, and measured again on loading.
+            None leaves a decoder as it is that another chain has set and measured.
         template: A name from ``workbook.templates.TEMPLATES``, or a Template.
         max_length: Longest input in tokens (of each piece, for templates that tokenize piece by piece).
 
@@ -51,7 +52,7 @@ class Decoder(InputModule):
         self,
         decoder: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
-        attention: str = "causal",
+        attention: str | None = "causal",
         template: str | dict | Template = "plain",
         max_length: int = 512,
     ):
@@ -60,7 +61,8 @@ class Decoder(InputModule):
         self.tokenizer = tokenizer
         self.max_length = max_length
         self._template = get_template(template) if isinstance(template, str) else _template(template)
-        self.attention = attention
+        if attention is not None:
+            self.attention = attention
 
     @property
     def attention(self) -> str:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def prepared(model: SentenceTransformer, stage: Stage, seed: int) -> Iterator[None]:
-    """The model ready to train, and back: adapters merged, dtype, dropout, attention and limits as they were.
+    """The model ready to train, and back: adapters merged, dtype, dropout and limits as they were.
 
     What is frozen stays frozen. Where the block fails, adapters are dropped and the decoder is as it was before the
     stage; one that was trained whole is not.
@@ -70,7 +70,6 @@ def prepared(model: SentenceTransformer, stage: Stage, seed: int) -> Iterator[No
         for parameter in frozen:
             parameter.requires_grad_(False)
         module.max_length = length
-        module.attention = module.attention  # setting measures that it is still what it says
 
 
 def _adapted(transformer: nn.Module, adapter: Adapter, targets: list[str] | str, seed: int) -> peft.PeftModel:
