@@ -32,6 +32,7 @@ from .suite import held_out_loss, smaller, suite_docs
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+    from transformers import PreTrainedTokenizerBase
 
     from ..scale import Scale
 
@@ -68,6 +69,12 @@ def _asked() -> str:
 
 
 @lru_cache
+def _sample(backbone: str) -> tuple[PreTrainedTokenizerBase, pd.DataFrame]:
+    """A backbone's tokenizer, and the training pairs that tokens are counted on."""
+    return backbones.load_tokenizer(backbone), load_docs().split("train").head(256)
+
+
+@lru_cache
 def tokens_a_pair(method: str, backbone: str, max_length: int) -> float:
     """How many tokens of a query and its document the decoder reads: the mean over 256 training pairs of docs.
 
@@ -78,7 +85,7 @@ def tokens_a_pair(method: str, backbone: str, max_length: int) -> float:
     """
     chain = replace(methods.get(method).chain, **_OPTIONS.get(method, {}))
     template = get_template(chain.template).model_copy(update={"closing": chain.closing, "examples": chain.examples})
-    tokenizer, pairs, read = backbones.load_tokenizer(backbone), load_docs().split("train").head(256), 0
+    (tokenizer, pairs), read = _sample(backbone), 0
     for texts, instruction in ((pairs["query"], _asked()), (pairs["document"], None)):
         rows = template.encode(tokenizer, texts.tolist(), instruction, max_length, contextual_tokens=1)
         read += sum(len(row.input_ids) for row in rows)
