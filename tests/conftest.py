@@ -1,5 +1,6 @@
 """Shared fixtures: everything offline, the real backbone loaded once."""
 
+import gc
 import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -7,6 +8,12 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the cores are shared by the workers
 
 import pytest
+
+
+def pytest_collection_finish():
+    """What is imported stays: each training collects garbage, and would look through it all for half a second."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
