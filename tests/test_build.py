@@ -230,3 +230,13 @@ def test_a_decoder_can_be_shared_but_not_under_another_attention():
     with pytest.raises(InvalidValueError, match="dtype: expected nothing, where a loaded decoder is shared"):
         workbook.build("mean", first, dtype="float32")
     assert workbook.attention.probe(first[0].decoder) == "causal"
+
+
+def test_new_weights_leave_every_random_state_alone(monkeypatch):
+    """Also an accelerator's, which no fork of the CPU's puts back."""
+    for accelerator in (torch.cuda, torch.xpu):
+        monkeypatch.setattr(accelerator, "manual_seed_all", lambda seed: pytest.fail("seeded an accelerator"))
+    before = torch.get_rng_state()
+    one, other = (workbook.build("nv-embed", "tiny-llama", seed=seed) for seed in (0, 1))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not torch.equal(one[1].dictionary, other[1].dictionary)

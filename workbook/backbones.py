@@ -211,7 +211,7 @@ def load_decoder(
     try:
         if tiny:
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(0)
+                torch.default_generator.manual_seed(0)
                 model = factory.from_config(config, dtype=dtype, attn_implementation=attn_implementation)
             model.config.name_or_path = name
         else:

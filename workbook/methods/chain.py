@@ -82,7 +82,7 @@ class Chain:
         # A decoder that another model lends has been measured.
         layout["attention"] = None if isinstance(backbone, SentenceTransformer) else chain.attention
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)
             module = make_decoder(decoder, tokenizer, chain.encoder, chain.encoder_options, **layout)
             if chain.examples:
                 module.examples = chain.examples
