@@ -117,12 +117,13 @@ def tasks(suite: str | Iterable[str], scale: Scale | str = "quick") -> list[Any]
     """
     scale = scale if isinstance(scale, Scale) else get_scale(scale)
     names = task_names(suite)
+    known = _english() if set(names) - set(OFFLINE) else {}
     if not set(names) & set(OFFLINE):
-        return [_task(name) for name in names]
+        return [_task(name, known) for name in names]
     from .offline import docs_tasks
 
     offline = {task.metadata.name: task for task in docs_tasks(scale)}
-    return [offline[name] if name in offline else _task(name) for name in names]
+    return [offline[name] if name in offline else _task(name, known) for name in names]
 
 
 def task_names(suite: str | Iterable[str]) -> tuple[str, ...]:
@@ -171,13 +172,19 @@ def read_sts(path: Path) -> pd.DataFrame:
     return frame
 
 
-def _task(name: str) -> Any:
+def _english() -> dict[str, Any]:
+    """Tasks of the English MTEB by name."""
+    import mteb
+
+    return {task.metadata.name: task for task in mteb.get_benchmark("MTEB(eng, v1)").tasks}
+
+
+def _task(name: str, known: dict[str, Any]) -> Any:
     import mteb
 
     path = sts_file(name)
     if path is not None:
         return _local_sts(name, path)
-    known = {task.metadata.name: task for task in mteb.get_benchmark("MTEB(eng, v1)").tasks}
     if name in known:
         return known[name]
     try:
