@@ -125,7 +125,7 @@ def test_a_chat_template_changes_nothing():
 @pytest.mark.parametrize("method", workbook.METHODS)
 @pytest.mark.parametrize(
     "text",
-    ["", " ", "\n\t", "\x00\x07\x1b", "😀👩‍👩‍👧‍👦", "word " * 20_000],
+    ["", " ", "\n\t", "\x00\x07\x1b", "😀👩‍👩‍👧‍👦", "word " * 2_000],
     ids=["empty", "blank", "breaks", "control", "emoji", "long"],
 )
 def test_odd_texts_have_finite_vectors(method, text):

@@ -9,6 +9,9 @@ import subprocess
 import sys
 
 import nbformat
+import pytest
+
+from workbook import cli
 
 COMMAND = ["workbook", "run", "00", "--scale", "quick", "--backbone", "tiny-llama", "--output", "results"]
 ENDINGS = {".pdf", ".svg", ".png", ".csv"}
@@ -45,7 +48,7 @@ def check_executed(path):
     assert not [output for cell in code for output in cell.outputs if output.output_type == "error"]
 
 
-def test_runner_and_its_report(tmp_path, docs):
+def test_runner_and_its_report(tmp_path, docs, monkeypatch, capsys):
     results = tmp_path / "results"
     code, output, errors = ran(tmp_path)
     assert (code, errors) == (0, ""), output
@@ -56,7 +59,11 @@ def test_runner_and_its_report(tmp_path, docs):
     assert page.count("data:image/png;base64,") == len(names)
     assert all(name in page for name in names)
 
-    code, output, errors = ran(tmp_path)
-    assert (code, errors) == (0, "")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", COMMAND)
+    with pytest.raises(SystemExit) as exit:
+        cli.main()
+    output, errors = capsys.readouterr()
+    assert (exit.value.code, errors) == (0, "")
     assert output.split()[:2] == ["00_start", "unchanged"]
     assert check_results(results) == names

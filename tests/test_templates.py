@@ -1,4 +1,5 @@
 import copy
+from functools import cache
 
 import pytest
 import torch
@@ -15,6 +16,15 @@ from workbook.tiny import tiny_tokenizer
 PLAIN = TEMPLATES["plain"]
 AS_RELEASED = PLAIN.model_copy(update={"mask": "count"})
 SMOL = "smollm2-135m"
+CHAT = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+@cache
+def smollm2_tokenizer():
+    return backbones.load_tokenizer(SMOL)
 
 
 def words_cut(tokenizer, text, case):
@@ -49,7 +59,7 @@ def stack(tokenizer, template, rows, max_length, padding_side):
 def test_llm2vec_ids_and_masks(fixture, batch):
     fixture = Fixture(f"llm2vec_pooling/{fixture}")
     smol = "smollm2" in fixture.about["variant"]
-    tokenizer = backbones.load_tokenizer(SMOL) if smol else fixture.tokenizer("left")
+    tokenizer = smollm2_tokenizer() if smol else fixture.tokenizer("left")
     case = fixture.texts[batch]
     template = AS_RELEASED
     if batch == "eos":
@@ -75,7 +85,7 @@ def test_llm2vec_ids_and_masks(fixture, batch):
 
 def test_exact_mask_differs_from_the_released_one_only_where_said():
     fixture = Fixture("llm2vec_pooling/text_smollm2")
-    tokenizer = backbones.load_tokenizer(SMOL)
+    tokenizer = smollm2_tokenizer()
     rows = [(pair["text"], pair["instruction"]) for pair in fixture.texts["mixed"]["pairs"]]
     exact = list(stack(tokenizer, PLAIN, rows, 512, "left"))[2]
     released = fixture.expected["mixed.text_mask"]
@@ -107,7 +117,7 @@ def test_echo(fixture, batch):
     fixture = Fixture(f"echo/{fixture}")
     smol = fixture.about["variant"] == "smollm2"
     case = fixture.texts["batches"][batch]
-    tokenizer = backbones.load_tokenizer(SMOL) if smol else fixture.tokenizer("right")
+    tokenizer = smollm2_tokenizer() if smol else fixture.tokenizer("right")
     rows = [
         (text, fixture.texts["prompt"] if kind == "query" else "")
         for text, kind in zip(case["texts"], case["kinds"], strict=True)
@@ -129,7 +139,7 @@ def test_echo(fixture, batch):
 def test_icl(fixture, case):
     fixture = Fixture(f"icl_prompt/{fixture}")
     smol = fixture.about["variant"] == "smollm2"
-    tokenizer = copy.deepcopy(backbones.load_tokenizer(SMOL)) if smol else fixture.tokenizer("left")
+    tokenizer = copy.deepcopy(smollm2_tokenizer()) if smol else fixture.tokenizer("left")
     template, texts, instruction = TEMPLATES["icl"], fixture.texts, fixture.texts["instruction"]
     if not smol:
         tokenizer.pad_token = "<unk>"
@@ -187,7 +197,7 @@ def test_gritlm():
 @pytest.mark.parametrize("instruction", [None, "Find the note that answers"])
 def test_pooled_tokens_spell_the_text(name, instruction):
     """Read back with the tokenizer: what is pooled is the text and nothing of the instruction."""
-    tokenizer = backbones.load_tokenizer(SMOL)
+    tokenizer = smollm2_tokenizer()
     for text in ("Basil likes warm soil.", "naïve café 😀", "  two spaces", "{text} {instruction}", "a\tb\x07c"):
         ids, pooled = TEMPLATES[name].encode(tokenizer, [text], instruction, 128)[0]
         kept = [token for token, keep in zip(ids, pooled, strict=True) if keep and token != tokenizer.eos_token_id]
@@ -240,7 +250,7 @@ SHOTS = {"Find the note": [("how deep", "Two {text} inches."), ("what eats aphid
 @pytest.mark.parametrize("smol", [True, False])
 @pytest.mark.parametrize("text", ["Basil likes warm soil, and so do the slugs that eat it.", "", "a"])
 def test_examples_are_read_and_never_pooled_nor_cut(smol, text):
-    tokenizer = backbones.load_tokenizer(SMOL) if smol else tiny_tokenizer()
+    tokenizer = smollm2_tokenizer() if smol else tiny_tokenizer()
     bare = TEMPLATES["icl"]
     few = Template.model_validate(bare.model_dump() | {"examples": SHOTS})
     for instruction in ("Find the note", "Find something else", None):
@@ -284,7 +294,7 @@ KEYWORDS = "\nKeywords:"
 @pytest.mark.parametrize("instruction", [None, "Find the note"])
 @pytest.mark.parametrize(("closing", "expected"), [("answer", ANSWER), ("keywords", KEYWORDS)])
 def test_another_closing_stands_where_eos_did(name, instruction, closing, expected):
-    tokenizer = backbones.load_tokenizer(SMOL)
+    tokenizer = smollm2_tokenizer()
     template = get_template(name)
     closed = Template.model_validate(template.model_dump() | {"closing": closing})
     plain, answered = (one.encode(tokenizer, ["a cat", "b"], instruction, 64, 1) for one in (template, closed))
@@ -300,7 +310,7 @@ def test_another_closing_stands_where_eos_did(name, instruction, closing, expect
 
 @pytest.mark.parametrize(("closing", "expected"), [("answer", ANSWER), ("keywords", KEYWORDS)])
 def test_a_cut_text_keeps_its_closing(closing, expected):
-    tokenizer = backbones.load_tokenizer(SMOL)
+    tokenizer = smollm2_tokenizer()
     template = Template.model_validate(get_template("eos").model_dump() | {"closing": closing})
     [cut] = template.encode(tokenizer, ["word " * 50], "Find", 20)
     assert len(cut.input_ids) == 20
@@ -325,7 +335,9 @@ def test_keywords_need_no_chat():
 
 @pytest.mark.parametrize("closing", ["answer", "keywords"])
 def test_a_closing_is_saved(closing, tmp_path):
-    model = build("last-token", SMOL, closing=closing, dtype="float32", device="cpu")
+    model = build("last-token", "tiny-llama", dtype="float32", device="cpu")
+    model.tokenizer.chat_template = CHAT
+    model[0].closing = closing
     model.save(str(tmp_path / "saved"))
     again = SentenceTransformer(str(tmp_path / "saved"), trust_remote_code=True, device="cpu")
     assert again[0].closing == closing
@@ -339,7 +351,7 @@ def test_templates_say_nothing_of_a_closing_by_eos():
 @pytest.mark.parametrize("instruction", [None, "Find the note"])
 def test_a_contextual_token_is_never_the_first(instruction):
     """A tokenizer that adds no BOS has one all the same; what has none at all goes without."""
-    tokenizer = backbones.load_tokenizer(SMOL)
+    tokenizer = copy.deepcopy(smollm2_tokenizer())
     [row] = get_template("causal2vec").encode(tokenizer, ["a cat"], instruction, 64, 1)
     assert row.input_ids[0] == tokenizer.bos_token_id
     assert row.input_ids.index(CONTEXT) > 0
