@@ -2,6 +2,7 @@
 
 import csv
 import re
+from functools import cache
 from itertools import combinations
 
 import mteb
@@ -179,8 +180,14 @@ def test_instructions_say_their_table_and_use(paper):
     assert (evaluation.loc[evaluation["task"] == "NQ", "side"] == "query").all()
 
 
+@cache
+def mteb_names() -> set[str]:
+    """Names of all tasks of mteb, which makes every one of them to list them."""
+    return {task.metadata.name for task in mteb.get_tasks(exclude_superseded=False)}
+
+
 def test_instructions_of_evaluation_name_mteb_tasks():
-    known = {task.metadata.name for task in mteb.get_tasks(exclude_superseded=False)}
+    known = mteb_names()
     for paper in authored.PAPERS:
         frame = authored.instructions(paper)
         evaluation = frame[frame["source"].str.contains("evaluation")]
@@ -408,7 +415,7 @@ def test_published_labels_and_examples_are_sixteen_tasks_of_mteb():
     assert len(frame) == 17 * 2
     scores = frame.pivot(index="task", columns="documents", values="score")
     tasks = scores.drop("average")
-    assert set(tasks.index) <= {task.metadata.name for task in mteb.get_tasks(exclude_superseded=False)}
+    assert set(tasks.index) <= mteb_names()
     assert tasks.mean().to_dict() == pytest.approx(scores.loc["average"].to_dict(), abs=0.01)
     assert list(tasks.index[tasks["labels"] > tasks["examples"]]) == ["StackExchangeClusteringP2P"]
     # All of MTEB's clustering is here, so its mean is that of table 4.
@@ -470,7 +477,7 @@ def test_published_hybrid_is_above_both_on_twelve_of_fifteen_tasks():
     assert len(frame) == 4 * 16
     scores = frame.pivot(index="task", columns="model", values="score")
     tasks = scores.drop("average")
-    assert set(tasks.index) <= {task.metadata.name for task in mteb.get_tasks(exclude_superseded=False)}
+    assert set(tasks.index) <= mteb_names()
     assert tasks.mean().to_dict() == pytest.approx(scores.loc["average"].to_dict(), abs=0.01)
     above = tasks["LENS + BGE"] > tasks[["LENS-8000", "BGE-en-ICL"]].max(axis=1)
     assert above.sum() == 12
