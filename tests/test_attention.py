@@ -125,6 +125,16 @@ def test_probe_is_not_satisfied_with_less(leak):
         attention.probe(decoder)
 
 
+def test_attention_that_could_not_be_set_is_what_it_was(monkeypatch):
+    """Else another model could build on a decoder that claims what it is not."""
+    model = workbook.build("mean", "tiny-llama", dtype="float32", device="cpu")
+    with monkeypatch.context() as patched:
+        patched.setattr(attention, "probe", lambda decoder: "causal")
+        with pytest.raises(AttentionError, match="Asked for bidirectional attention, measured causal"):
+            model[0].attention = "bidirectional"
+    assert model[0].attention == attention.probe(model[0].decoder) == "causal"
+
+
 def test_the_switch_is_told_where_it_is_kept(tmp_path):
     """Models that share a decoder share its attention, and a saved model says what its decoder does."""
     first = workbook.build("mean", "tiny-llama", dtype="float32", device="cpu")

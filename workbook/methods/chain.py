@@ -74,13 +74,13 @@ class Chain:
 
         if isinstance(backbone, SentenceTransformer):
             decoder, tokenizer = _shared(backbone, chain.attention, [name for name in LOADING if name in options])
+            attention = None  # measured when the lender's was set
         else:
             loading = {key: value for key, value in options.items() if key in LOADING}
             decoder = backbones.load_decoder(backbone, **loading)
             tokenizer = backbones.load_tokenizer(backbone)
-        layout = {name: getattr(chain, name) for name in ("template", "max_length")}
-        # A decoder that another model lends has been measured.
-        layout["attention"] = None if isinstance(backbone, SentenceTransformer) else chain.attention
+            attention = chain.attention
+        layout = {"attention": attention, "template": chain.template, "max_length": chain.max_length}
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             module = make_decoder(decoder, tokenizer, chain.encoder, chain.encoder_options, **layout)

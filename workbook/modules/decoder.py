@@ -31,7 +31,7 @@ class Decoder(InputModule):
         decoder: A transformers decoder without its language-model head.
         tokenizer: Its fast tokenizer; of its chat template, if it has one, no more is used than ``closing`` asks for.
         attention: ``causal`` or ``bidirectional``; set, measured, saved with the model, and measured again on loading.
-            None leaves a decoder as it is that another chain has set and measured.
+            None leaves the decoder as it is: another model has set and measured it.
         template: A name from ``workbook.templates.TEMPLATES``, or a Template.
         max_length: Longest input in tokens (of each piece, for templates that tokenize piece by piece).
 
@@ -74,13 +74,19 @@ class Decoder(InputModule):
 
     @attention.setter
     def attention(self, mode: str) -> None:
+        before = self.attention
         attention_modes.set_mode(self.decoder, mode)
-        measured = attention_modes.probe(self.decoder)
-        if measured != mode:
-            raise AttentionError(
-                f"Asked for {mode} attention, measured {measured} with {self.decoder.config._attn_implementation!r}. "
-                "Load the backbone with attn_implementation='sdpa' or 'eager'."
-            )
+        try:
+            measured = attention_modes.probe(self.decoder)
+            if measured != mode:
+                raise AttentionError(
+                    f"Asked for {mode} attention, measured {measured} with "
+                    f"{self.decoder.config._attn_implementation!r}. "
+                    "Load the backbone with attn_implementation='sdpa' or 'eager'."
+                )
+        except AttentionError:
+            attention_modes.set_mode(self.decoder, before)  # else another model could build on it unmeasured
+            raise
 
     @property
     def template(self) -> dict[str, Any]:
