@@ -24,7 +24,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -300,17 +299,12 @@ def read_notebook(path: Path) -> nbformat.NotebookNode:
 
 def _surroundings() -> dict[str, Any]:
     """What a result depends on besides the notebook: library, data, interpreter, every installed version."""
+    versions = {distribution.name: distribution.version for distribution in metadata.distributions()}
     return {
         "library": folder_sha256(ROOT, "workbook/**/*.py", "data/**/*"),
         "python": platform.python_version(),
-        "versions": dict(_versions()),
+        "versions": dict(sorted(versions.items(), key=lambda item: item[0].lower())),
     }
-
-
-@lru_cache  # of a process: reading them takes half a second
-def _versions() -> tuple[tuple[str, str], ...]:
-    versions = {distribution.name: distribution.version for distribution in metadata.distributions()}
-    return tuple(sorted(versions.items(), key=lambda item: item[0].lower()))
 
 
 def _execute(source: Path, target: Path, parameters: Mapping[str, Any]) -> str:
