@@ -136,3 +136,9 @@ def test_importing_is_cheap(module):
     program = f"import sys, {module}; print(*({HEAVY} & sys.modules.keys()))"
     result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert result.stdout.split() == []
+
+
+def test_a_notebook_starts_without_sentence_transformers():
+    program = "import sys, workbook.notebook; print('sentence_transformers' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["False"]

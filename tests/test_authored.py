@@ -182,7 +182,7 @@ def test_instructions_say_their_table_and_use(paper):
 
 @cache
 def mteb_names() -> set[str]:
-    """Names of all tasks of mteb, which makes every one of them to list them."""
+    """Names of all tasks of mteb, read once: listing them makes an object of each."""
     return {task.metadata.name for task in mteb.get_tasks(exclude_superseded=False)}
 
 

@@ -123,14 +123,15 @@ def test_a_curve_is_measured_and_changes_nothing(own):
     pd.testing.assert_frame_equal(one, other, rtol=1e-4)
 
 
-# What trains
-
-
-def test_a_decoder_that_turned_causal_in_training_is_refused(own, monkeypatch):
+def test_a_decoder_that_turned_causal_in_training_is_refused(own, seen, monkeypatch):
     model = tiny()
-    monkeypatch.setattr(attention, "probe", lambda decoder: "causal")
+    found = seen(lambda trainer: {"trained": monkeypatch.setattr(attention, "probe", lambda decoder: "causal")})
     with pytest.raises(AttentionError, match="Asked for bidirectional attention, measured causal"):
         trained(stage(own, steps=1), model=model)
+    assert "trained" in found
+
+
+# What trains
 
 
 def test_only_the_adapters_train(own, seen):

@@ -48,6 +48,8 @@ _GENERATED = re.compile(rb"automatically generated|auto-?generated|DO NOT EDIT|d
 def installed_versions(distributions: Iterable[str]) -> dict[str, str]:
     """Version of each distribution, without local suffixes: torch 2.13.0+cpu carries the text of torch 2.13.0.
 
+    They are those of the first call in this process, as the modules that it has imported are.
+
     Raises:
         MissingDataError: One is not installed.
     """
@@ -98,11 +100,6 @@ def sources(package: str) -> Iterator[tuple[str, bytes]]:
 def module_name(path: str) -> str:
     """The dotted name of the module at a path that :func:`sources` gave."""
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-
-@cache  # the metadata of sixty distributions take a tenth of a second to read
-def _version(name: str) -> str:
-    return distribution(name).version
 
 
 def syntax_tree(source: bytes) -> ast.Module | None:
@@ -181,6 +178,11 @@ def _cached(
     return read_table(path, corpus)
 
 
+@cache  # the metadata of sixty distributions take a tenth of a second to read
+def _version(name: str) -> str:
+    return distribution(name).version
+
+
 def _difference(corpus: str, versions: dict[str, str]) -> str:
     """Why a corpus is not the pinned one, for a reader who may wonder at other numbers."""
     pinned = {}
@@ -246,7 +248,7 @@ def read_table(path: Path, corpus: str) -> tuple[pd.DataFrame, str, dict[str, st
     return _parsed(body, tuple(columns)).copy(), fingerprint, versions
 
 
-@lru_cache(maxsize=2)  # that many corpora there are; every task asks for its corpus again
+@lru_cache(maxsize=2)  # there are two corpora, and every task asks for its own again
 def _parsed(body: bytes, columns: tuple[str, ...]) -> pd.DataFrame:
     return pd.DataFrame([json.loads(line) for line in body.splitlines()], columns=columns)
 

@@ -117,7 +117,7 @@ def tasks(suite: str | Iterable[str], scale: Scale | str = "quick") -> list[Any]
     """
     scale = scale if isinstance(scale, Scale) else get_scale(scale)
     names = task_names(suite)
-    known = _english() if set(names) - set(OFFLINE) else {}
+    known = _english() if any(name not in OFFLINE and sts_file(name) is None for name in names) else {}
     if not set(names) & set(OFFLINE):
         return [_task(name, known) for name in names]
     from .offline import docs_tasks
