@@ -86,9 +86,9 @@ def test_mistakes_exit_with_2_and_one_message(workbook, source, arguments, messa
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """The real backbone as an embedder, saved."""
+    """An embedder, saved."""
     folder = tmp_path_factory.mktemp("saved") / "mean"
-    package.build("mean", device="cpu").save(str(folder))
+    package.build("mean", "tiny-llama", device="cpu").save(str(folder))
     return folder
 
 
