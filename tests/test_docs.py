@@ -5,10 +5,13 @@ import os
 import re
 import subprocess
 import sys
+import time
 import tomllib
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import distribution
 
+import pandas as pd
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -153,6 +156,13 @@ def test_a_distribution_without_a_file_list_is_named(site):
 # The file
 
 
+def test_several_distributions_are_read_side_by_side_in_their_order():
+    apart = [corpus.build([name]) for name in ("tqdm", "click")]
+    together = corpus.build(["tqdm", "click"])
+    assert all(len(pairs) > 5 for pairs in apart)
+    assert together.equals(pd.concat(apart, ignore_index=True))
+
+
 @pytest.fixture
 def small(site, monkeypatch):
     """load_docs over the fake distribution alone, with a cache of its own."""
@@ -180,6 +190,22 @@ def test_a_damaged_file_in_the_cache_is_built_anew(small, site):
         assert corpus.load_docs().fingerprint == made.fingerprint
         assert path.read_bytes() == whole
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.filterwarnings("ignore:This docs corpus")
+def test_what_two_ask_for_at_once_is_built_once(small, monkeypatch):
+    built, build = [], corpus.build
+
+    def slow(distributions):
+        built.append(distributions)
+        time.sleep(0.3)
+        return build(distributions)
+
+    monkeypatch.setattr(corpus, "build", slow)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: corpus.load_docs(), range(2))
+    assert first.pairs.equals(second.pairs)
+    assert len(built) == 1
 
 
 @pytest.mark.filterwarnings("ignore:This docs corpus")

@@ -22,7 +22,7 @@ from pathlib import Path
 import pandas as pd
 
 from ..errors import DamagedFileError, MissingDataError
-from ..files import ROOT, atomic_file, cache_path
+from ..files import ROOT, atomic_file, cache_path, locked
 
 # fmt: off
 DISTRIBUTIONS = (
@@ -168,14 +168,23 @@ def _cached(
     corpus: str, build: Callable[[Iterable[str]], pd.DataFrame], rules: int
 ) -> tuple[pd.DataFrame, str, dict[str, str]]:
     path = table_path(corpus, rules)
-    if path.is_file():
-        try:
-            return read_table(path, corpus)
-        except DamagedFileError:
-            pass  # built anew below: the packages are here
-    with atomic_file(path) as temporary:  # a cache that can't be written says so before the work, not after it
-        write_table(temporary, corpus, build(DISTRIBUTIONS), installed_versions(DISTRIBUTIONS))
-    return read_table(path, corpus)
+    found = _kept(path, corpus)
+    if found is None:
+        # A cache that can't be written says so before the work, not after it.
+        with locked(path.name):
+            found = _kept(path, corpus)  # another process may have built it meanwhile
+            if found is None:
+                with atomic_file(path) as temporary:
+                    write_table(temporary, corpus, build(DISTRIBUTIONS), installed_versions(DISTRIBUTIONS))
+                found = read_table(path, corpus)
+    return found
+
+
+def _kept(path: Path, corpus: str) -> tuple[pd.DataFrame, str, dict[str, str]] | None:
+    try:
+        return read_table(path, corpus)
+    except (MissingDataError, DamagedFileError):
+        return None  # it is built anew: the packages are here
 
 
 @cache  # the metadata of sixty distributions take a tenth of a second to read
