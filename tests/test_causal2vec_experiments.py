@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import log_softmax
+from training_tools import write_encoder
 
 import workbook
 from workbook import evaluation
@@ -19,8 +20,9 @@ SIZES = get_scale("quick").model_copy(
 
 
 @pytest.fixture(scope="module")
-def model():
-    return workbook.build("causal2vec", "tiny-llama", max_length=200)
+def model(tmp_path_factory):
+    encoder = write_encoder(tmp_path_factory.mktemp("encoder"), SIZES.max_length + 2)
+    return workbook.build("causal2vec", "tiny-llama", max_length=SIZES.max_length, encoder=encoder)
 
 
 @pytest.fixture(scope="module")

@@ -1,16 +1,14 @@
 """The contextual token: by hand, what sees what, what trains, and the encoder's odd inputs."""
 
 import warnings
-from copy import deepcopy
 
 import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-from tokenizers import processors
-from training_tools import StoppedError, differing, stage, steps_counted, tiny, trained, weights
-from transformers import BertConfig, BertModel
+from training_tools import StoppedError, differing, stage, steps_counted, tiny, trained, weights, write_encoder
+from transformers import BertModel
 
 import workbook
 from workbook import backbones, probes
@@ -28,21 +26,7 @@ LIMIT = 64  # of the encoder, in its tokens: bytes and two more
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory):
-    """A random BERT of two layers, with its usual dropout, as transformers saves it."""
-    folder = tmp_path_factory.mktemp("encoder")
-    tokenizer = deepcopy(tiny_tokenizer())
-    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
-    )
-    tokenizer.save_pretrained(folder)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    config = BertConfig(
-        vocab_size=len(tokenizer), max_position_embeddings=LIMIT, initializer_range=0.3, pad_token_id=2, **sizes
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        BertModel(config).save_pretrained(folder)
-    return str(folder)
+    return write_encoder(tmp_path_factory.mktemp("encoder"), LIMIT)
 
 
 @pytest.fixture

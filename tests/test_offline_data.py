@@ -63,7 +63,7 @@ def test_mined_pairs():
 
 def test_mined_negatives_are_hard_and_below_the_margin():
     """The teacher's scores again, for some of the queries; other processors round otherwise."""
-    rows = blend.docs_mined()["docs"].select(range(24)).to_pandas()
+    rows = blend.docs_mined()["docs"].select(range(12)).to_pandas()
     names = ["query", "positive", *(f"negative_{number}" for number in range(1, 8))]
     teacher = backbones.load_encoder(device="cpu")
     query, positive, *negatives = (

@@ -5,6 +5,7 @@ Args:
     folder: Gets the weights of each stage, a trained model, and what each process said.
 """
 
+import gc
 import hashlib
 import json
 import sys
@@ -41,6 +42,7 @@ def masks_of(stage):
 
 def main(stages, folder):
     torch.set_num_threads(1)
+    gc.freeze()  # as in conftest.py
     said = {}
     for name, stage in stages.items():
         with steps_counted(pytest.MonkeyPatch(), stop_at=5), pytest.raises(StoppedError):

@@ -1,13 +1,17 @@
-"""What the tests of training share: small data, short stages, and comparing models."""
+"""What the tests of training share: small data, a small encoder, short stages, and comparing models."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+from copy import deepcopy
 
 import torch
+from tokenizers import processors
+from transformers import BertConfig, BertModel
 
 import workbook
+from workbook.tiny import tiny_tokenizer
 from workbook.training import Recipe, Stage, train
 from workbook.training.trainer import StageTrainer
 
@@ -34,6 +38,23 @@ def write_data(folder, texts=TEXTS, name="texts"):
         "simcse": str(folder / f"{name}.txt"),
         **dict.fromkeys(("contrastive", "reconstruction", "llama2vec"), str(folder / f"{name}.jsonl")),
     }
+
+
+def write_encoder(folder, limit):
+    """A random BERT of two layers, with its usual dropout, as transformers saves it; it reads ``limit`` tokens."""
+    tokenizer = deepcopy(tiny_tokenizer())
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+    tokenizer.save_pretrained(folder)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    config = BertConfig(
+        vocab_size=len(tokenizer), max_position_embeddings=limit, initializer_range=0.3, pad_token_id=2, **sizes
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        BertModel(config).save_pretrained(folder)
+    return str(folder)
 
 
 def stage(data, objective="simcse", /, **changes):
