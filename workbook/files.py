@@ -109,7 +109,7 @@ def verify_checksums(folder: Path, way_out: str) -> None:
 
 @contextlib.contextmanager
 def locked(name: str, timeout: float = -1) -> Iterator[None]:
-    """Hold the cache's lock of that name: no other process is in such a block meanwhile.
+    """Hold the cache's lock of that name: no other process, or thread, is in such a block meanwhile.
 
     Args:
         name: Of what is locked; a file of that name in the cache's folder ``locks``.

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from joblib import Parallel, delayed
 from sklearn.feature_extraction.text import CountVectorizer
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from ..errors import UnknownNameError
 from .docstrings import pairs_of
@@ -108,6 +108,9 @@ def build(distributions: Iterable[str]) -> pd.DataFrame:
 
     Returns:
         Columns id, query, document, package, module, name, split.
+
+    Raises:
+        MissingDataError: One was installed without a list of its files.
     """
     distributions = list(distributions)
     files = (

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from ..errors import UnknownNameError
 from .sources import load_table, module_name, no_garbage_collection, sources, syntax_tree
