@@ -6,6 +6,7 @@ import os
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the cores are shared by the workers
+    gc.disable()  # while everything is imported
 
 import pytest
 
@@ -14,6 +15,7 @@ def pytest_collection_finish():
     """What is imported stays: each training collects garbage, and would look through it all for half a second."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
