@@ -56,7 +56,7 @@ def evaluate(
         name: What the model is called in the frame; by default its own name.
         seed: Of the bootstrap.
         batch_size: Texts a batch.
-        progress: A bar over the tasks; None shows it in a terminal only.
+        progress: A bar over the tasks; None shows it in a terminal and in a notebook.
 
     Returns:
         One row a task: model, suite, task, type, metric, score, low, high (points, that is x100), items, seconds.
