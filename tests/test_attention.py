@@ -93,6 +93,35 @@ def test_probe_notices_attention_that_depends_on_the_case():
         attention.probe(decoder)
 
 
+def test_what_can_not_differ_is_measured_once(monkeypatch):
+    """Other weights change nothing; modules, flags, settings, dtype and kernel do; what failed is no answer."""
+    measured = []
+    monkeypatch.setattr(attention, "_MEASURED", {})
+    monkeypatch.setattr(attention, "probe", lambda decoder, probe=attention.probe: measured.append(0) or probe(decoder))
+
+    def measures(decoder):
+        before = len(measured)
+        return attention.measured_mode(decoder), len(measured) - before
+
+    decoder, other = load("tiny-llama"), load("tiny-llama")
+    torch.nn.init.normal_(other.layers[0].mlp.up_proj.weight)
+    assert [measures(one) for one in (decoder, other, decoder)] == [("causal", 1), ("causal", 0), ("causal", 0)]
+    attention.set_mode(other, "bidirectional")
+    assert measures(other) == ("bidirectional", 1)
+    assert measures(decoder) == ("causal", 0)
+    assert measures(load("tiny-llama", "eager")) == ("causal", 1)
+    assert measures(other.to(torch.bfloat16)) == ("bidirectional", 1)
+    decoder.layers[1].mlp = torch.nn.Identity()
+    assert measures(decoder) == ("causal", 1)
+    for module in decoder.modules():
+        if hasattr(module, "is_causal"):
+            module.is_causal = False
+    for _ in range(2):
+        with pytest.raises(AttentionError, match=r"padded left: causal"):
+            measures(decoder)
+    assert len(measured) == 7
+
+
 def test_build_refuses_a_model_that_stays_causal(monkeypatch):
     monkeypatch.setattr(attention, "set_mode", lambda decoder, mode: None)
     with pytest.raises(AttentionError, match="Asked for bidirectional attention, measured causal"):
@@ -129,7 +158,7 @@ def test_attention_that_could_not_be_set_is_what_it_was(monkeypatch):
     """Else another model could build on a decoder that claims what it is not."""
     model = workbook.build("mean", "tiny-llama", dtype="float32", device="cpu")
     with monkeypatch.context() as patched:
-        patched.setattr(attention, "probe", lambda decoder: "causal")
+        patched.setattr(attention, "measured_mode", lambda decoder: "causal")
         with pytest.raises(AttentionError, match="Asked for bidirectional attention, measured causal"):
             model[0].attention = "bidirectional"
     assert model[0].attention == attention.probe(model[0].decoder) == "causal"

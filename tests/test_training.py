@@ -125,7 +125,7 @@ def test_a_curve_is_measured_and_changes_nothing(own):
 
 def test_a_decoder_that_turned_causal_in_training_is_refused(own, seen, monkeypatch):
     model = tiny()
-    found = seen(lambda trainer: {"trained": monkeypatch.setattr(attention, "probe", lambda decoder: "causal")})
+    found = seen(lambda trainer: {"trained": monkeypatch.setattr(attention, "measured_mode", lambda _: "causal")})
     with pytest.raises(AttentionError, match="Asked for bidirectional attention, measured causal"):
         trained(stage(own, steps=1), model=model)
     assert "trained" in found

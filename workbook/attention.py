@@ -50,6 +50,30 @@ def get_mode(decoder: PreTrainedModel) -> str:
     return MODES[0] if getattr(decoder.config, "is_causal", True) else MODES[1]
 
 
+def measured_mode(decoder: PreTrainedModel) -> str:
+    """What :func:`probe` finds in a decoder; of those that can't differ in it, one is measured in a process.
+
+    Attention follows from the modules and their flags, the configuration, the dtype and the device. Where one of these
+    is another, it is measured anew. Weights have no part in it, so that states are finite is seen of the first alone.
+
+    Args:
+        decoder: A transformers decoder with or without its language-model head.
+
+    Raises:
+        AttentionError: As :func:`probe`; what failed is measured again the next time.
+    """
+    config = decoder.config
+    modules = tuple((type(module), getattr(module, "is_causal", None)) for module in decoder.modules())
+    settings = config.to_json_string(use_diff=False), config._attn_implementation
+    kind = modules, settings, decoder.dtype, decoder.device
+    if kind not in _MEASURED:
+        _MEASURED[kind] = probe(decoder)
+    return _MEASURED[kind]
+
+
+_MEASURED: dict[tuple, str] = {}
+
+
 @torch.no_grad()
 def probe(decoder: PreTrainedModel) -> str:
     """Measure a decoder's attention: do earlier states move when the last token changes?

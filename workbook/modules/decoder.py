@@ -30,8 +30,8 @@ class Decoder(InputModule):
     Args:
         decoder: A transformers decoder without its language-model head.
         tokenizer: Its fast tokenizer; of its chat template, if it has one, no more is used than ``closing`` asks for.
-        attention: ``causal`` or ``bidirectional``; set, measured, saved with the model, and measured again on loading.
-            None leaves the decoder as it is: another model has set and measured it.
+        attention: ``causal`` or ``bidirectional``; set, measured by `workbook.attention.measured_mode`, and
+            saved with the model. None leaves the decoder as it is: another model has set and measured it.
         template: A name from ``workbook.templates.TEMPLATES``, or a Template.
         max_length: Longest input in tokens (of each piece, for templates that tokenize piece by piece).
 
@@ -77,7 +77,7 @@ class Decoder(InputModule):
         before = self.attention
         attention_modes.set_mode(self.decoder, mode)
         try:
-            measured = attention_modes.probe(self.decoder)
+            measured = attention_modes.measured_mode(self.decoder)
             if measured != mode:
                 raise AttentionError(
                     f"Asked for {mode} attention, measured {measured} with "
