@@ -11,6 +11,7 @@ import json
 import os
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -322,6 +323,7 @@ def _carried_folder(name: str) -> Path:
 
 def _convert_gguf(file: Path, folder: Path) -> None:
     """Write a GGUF model as float32 safetensors with its tokenizer: exact, since 4-bit blocks widen without loss."""
+    import gguf
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, modeling_gguf_pytorch_utils
     from transformers.utils import logging
@@ -329,14 +331,20 @@ def _convert_gguf(file: Path, folder: Path) -> None:
     # Without a terminal nothing is watching, and in a notebook the bars would land in the committed output. The one of
     # the conversion does not ask whether bars are wanted.
     logging.disable_progress_bar()
-    with mock.patch.object(modeling_gguf_pytorch_utils, "tqdm", lambda tensors, **_: tensors):
+    # transformers reads the file three times, and makes the table of names for each module: once will do (9 s for 24).
+    once = {name: cache(getattr(gguf, name)) for name in ("GGUFReader", "get_tensor_name_map")}
+    with (
+        mock.patch.object(modeling_gguf_pytorch_utils, "tqdm", lambda tensors, **_: tensors),
+        mock.patch.multiple(gguf, **once),
+    ):
         model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     # A GGUF model calls itself quantized and refuses to be saved; its weights were widened on loading.
     del model.config.quantization_config
     model.hf_quantizer = None
     model.config.name_or_path = file.stem
     model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 def _checked_folder(folder: Path, way_out: str = "Restore the file or the folder from its source.") -> Path:
