@@ -17,8 +17,8 @@ from ..errors import AttentionError, InvalidValueError
 from ..files import verify_checksums, write_checksums, writing
 from ..templates import TEMPLATES, Encoded, Template, answer_opening, get_template
 
-# Tokens that one forward pass takes on a CPU: wide enough to keep the cores busy, small enough to stay in their caches.
-_CPU_TOKENS = 2048
+# Tokens that one forward pass takes on a CPU: enough to keep the cores busy, few enough to be texts of like length.
+_CPU_TOKENS = 512
 
 
 class Decoder(InputModule):
