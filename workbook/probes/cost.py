@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 BITS = {"float32": 32, "float16": 16, "int8": 8, "binary": 1}
 """Of a number of a vector, by how it is kept."""
-_TIMED = ["turn", "model", "tokens", "seconds"]
 _SPARSE_BYTES = 8  # four for a weight, four for the number of its cluster
 
 
@@ -71,7 +70,7 @@ def training_cost(
     Args:
         models: Chains that begin with a Decoder, by name; they may share one.
         stages: By the same names: objective, data, rows (of a micro-batch, where there are several), adapters.
-        turns: Timed rounds; in the first each batch goes once more before, to warm up.
+        turns: Timed rounds; one more goes before them, to warm up.
 
     Returns:
         One row per turn (from 0) and model: ``turn``, ``model``, ``tokens`` (that the decoder reads in the batch,
@@ -99,11 +98,11 @@ def training_cost(
         # peft's and transformers' own calls of what transformers renamed.
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
         rows = [
-            (turn, name, *_forward_and_backward(model, stages[name], *batches[name], warm_up=turn == 0))
-            for turn in range(turns)
+            (turn, name, *_forward_and_backward(model, stages[name], *batches[name]))
+            for turn in range(-1, turns)
             for name, model in models.items()
         ]
-    return pd.DataFrame(rows, columns=_TIMED)
+    return _timed(rows)
 
 
 def index_cost(queries: np.ndarray, documents: np.ndarray, tops: Sequence[int | None]) -> pd.DataFrame:
@@ -205,9 +204,9 @@ def pareto(rows: pd.DataFrame, cost: str, score: str) -> pd.Series:
 
 
 def _forward_and_backward(
-    model: SentenceTransformer, stage: Stage, columns: Mapping[str, list], prompts: Mapping[str, str], warm_up: bool
+    model: SentenceTransformer, stage: Stage, columns: Mapping[str, list], prompts: Mapping[str, str]
 ) -> tuple[int, float]:
-    """Tokens that the decoder reads, and seconds; of the second time where it warms up."""
+    """Tokens that the decoder reads, and seconds."""
     from ..training.prepare import objective, prepared
 
     device, dtype, read = model.device, model[0].decoder.dtype, []
@@ -218,17 +217,15 @@ def _forward_and_backward(
             for column, texts in columns.items()
         ]
         counter = model.register_forward_pre_hook(lambda _, given: read.append(given[0]["attention_mask"].sum()))
-        for _ in range(1 + warm_up):
-            read.clear()
-            began = time.perf_counter()
-            with torch.autocast(device.type, dtype, enabled=dtype is not torch.float32):
-                made = loss(batch, None)
-            made.backward()
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            spent = time.perf_counter() - began
-            model.zero_grad()
+        began = time.perf_counter()
+        with torch.autocast(device.type, dtype, enabled=dtype is not torch.float32):
+            made = loss(batch, None)
+        made.backward()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        spent = time.perf_counter() - began
         counter.remove()
+        model.zero_grad()
     return int(sum(read)), spent
 
 
@@ -239,7 +236,7 @@ def _refuse_turns(turns: object) -> None:
 
 def _timed(rows: Sequence[tuple[int, str, int, float]]) -> pd.DataFrame:
     """A frame without the round that warms up."""
-    frame = pd.DataFrame(rows, columns=_TIMED)
+    frame = pd.DataFrame(rows, columns=["turn", "model", "tokens", "seconds"])
     return frame[frame["turn"] >= 0].reset_index(drop=True)
 
 
