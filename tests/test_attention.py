@@ -93,8 +93,8 @@ def test_probe_notices_attention_that_depends_on_the_case():
         attention.probe(decoder)
 
 
-def test_what_can_not_differ_is_measured_once(monkeypatch):
-    """Other weights change nothing; modules, flags, settings, dtype and kernel do; what failed is no answer."""
+def test_what_cannot_differ_is_measured_once(monkeypatch):
+    """Other weights change nothing, everything else does; what failed, or could do anything, is measured again."""
     measured = []
     monkeypatch.setattr(attention, "_MEASURED", {})
     monkeypatch.setattr(attention, "probe", lambda decoder, probe=attention.probe: measured.append(0) or probe(decoder))
@@ -111,6 +111,14 @@ def test_what_can_not_differ_is_measured_once(monkeypatch):
     assert measures(decoder) == ("causal", 0)
     assert measures(load("tiny-llama", "eager")) == ("causal", 1)
     assert measures(other.to(torch.bfloat16)) == ("bidirectional", 1)
+    other.config.rope_parameters["rope_theta"] = 9.0
+    assert measures(other) == ("bidirectional", 1)
+    hook = decoder.register_forward_hook(lambda *_: None)
+    assert [measures(decoder), measures(decoder)] == [("causal", 1)] * 2
+    hook.remove()
+    assert measures(decoder) == ("causal", 0)
+    decoder.layers[1].self_attn.sliding_window = 4
+    assert measures(decoder) == ("causal", 1)
     decoder.layers[1].mlp = torch.nn.Identity()
     assert measures(decoder) == ("causal", 1)
     for module in decoder.modules():
@@ -119,7 +127,7 @@ def test_what_can_not_differ_is_measured_once(monkeypatch):
     for _ in range(2):
         with pytest.raises(AttentionError, match=r"padded left: causal"):
             measures(decoder)
-    assert len(measured) == 7
+    assert len(measured) == 11
 
 
 def test_build_refuses_a_model_that_stays_causal(monkeypatch):

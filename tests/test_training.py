@@ -125,10 +125,17 @@ def test_a_curve_is_measured_and_changes_nothing(own):
 
 def test_a_decoder_that_turned_causal_in_training_is_refused(own, seen, monkeypatch):
     model = tiny()
-    found = seen(lambda trainer: {"trained": monkeypatch.setattr(attention, "measured_mode", lambda _: "causal")})
+    found = seen(lambda trainer: {"trained": monkeypatch.setattr(attention, "probe", lambda decoder: "causal")})
     with pytest.raises(AttentionError, match="Asked for bidirectional attention, measured causal"):
         trained(stage(own, steps=1), model=model)
     assert "trained" in found
+
+
+def test_weights_that_the_last_step_spoilt_are_refused(own, seen):
+    model = tiny()
+    seen(lambda trainer: {"spoilt": [weight.data.fill_(torch.nan) for weight in model[0].decoder.parameters()]})
+    with pytest.raises(AttentionError, match="not finite"):
+        trained(stage(own, steps=1), model=model)
 
 
 # What trains

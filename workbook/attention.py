@@ -9,6 +9,7 @@ import torch
 from .errors import AttentionError, UnknownNameError
 
 if TYPE_CHECKING:
+    from torch import nn
     from transformers import PreTrainedModel
 
 MODES = ("causal", "bidirectional")
@@ -50,28 +51,39 @@ def get_mode(decoder: PreTrainedModel) -> str:
     return MODES[0] if getattr(decoder.config, "is_causal", True) else MODES[1]
 
 
-def measured_mode(decoder: PreTrainedModel) -> str:
-    """What :func:`probe` finds in a decoder; of those that can't differ in it, one is measured in a process.
+_MEASURED: dict[tuple, str] = {}  # what decoders of each kind were found to be
 
-    Attention follows from the modules and their flags, the configuration, the dtype and the device. Where one of these
-    is another, it is measured anew. Weights have no part in it, so that states are finite is seen of the first alone.
+
+def measured_mode(decoder: PreTrainedModel) -> str:
+    """What :func:`probe` finds, measured once a process for decoders alike in all that attention should follow from.
+
+    That is their modules with flags, windows and kernels, configuration and name, dtype and device. Their weights are
+    taken to have no part in it; whoever changed them asks :func:`probe`. So does this, of a decoder with hooks or with
+    a ``forward`` of its own, which may do anything.
 
     Args:
         decoder: A transformers decoder with or without its language-model head.
 
+    Returns:
+        ``causal`` or ``bidirectional``.
+
     Raises:
         AttentionError: As :func:`probe`; what failed is measured again the next time.
     """
-    config = decoder.config
-    modules = tuple((type(module), getattr(module, "is_causal", None)) for module in decoder.modules())
-    settings = config.to_json_string(use_diff=False), config._attn_implementation
-    kind = modules, settings, decoder.dtype, decoder.device
+    modules = list(decoder.modules())
+    if any(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module) for module in modules):
+        return probe(decoder)
+    settings = decoder.config.to_json_string(use_diff=False), decoder.dtype, decoder.device
+    kind = (*settings, *map(_kind, modules))
     if kind not in _MEASURED:
         _MEASURED[kind] = probe(decoder)
     return _MEASURED[kind]
 
 
-_MEASURED: dict[tuple, str] = {}
+def _kind(module: nn.Module) -> tuple:
+    """What of a module a decoder's attention can follow from."""
+    kernel = getattr(getattr(module, "config", None), "_attn_implementation", None)
+    return type(module), kernel, *(repr(getattr(module, name, None)) for name in ("is_causal", "sliding_window"))
 
 
 @torch.no_grad()

@@ -52,8 +52,8 @@ METHODS: dict[str, Method] = {
 def build(method: str, backbone: str | SentenceTransformer = "smollm2-135m", **options: Any) -> SentenceTransformer:
     """Build the untrained embedder of a method on a backbone.
 
-    What a decoder's attention is, is measured (once a process for decoders of the same kind and settings): an embedder
-    that is causal where it should be bidirectional is an error, not a silent loss of quality.
+    A decoder's attention is measured, once a process for decoders of one kind and the same settings: an embedder that
+    is causal where it should be bidirectional is an error, not a silent loss of quality.
 
     Args:
         method: A name from :data:`METHODS`.

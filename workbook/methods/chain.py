@@ -74,7 +74,7 @@ class Chain:
 
         if isinstance(backbone, SentenceTransformer):
             decoder, tokenizer = _shared(backbone, chain.attention, [name for name in LOADING if name in options])
-            attention = None  # measured when the lender's was set
+            attention = None  # known since the lender's was set
         else:
             loading = {key: value for key, value in options.items() if key in LOADING}
             decoder = backbones.load_decoder(backbone, **loading)

@@ -98,7 +98,7 @@ class ContextualDecoder(Decoder):
     Args:
         decoder: As of :class:`Decoder`.
         tokenizer: The decoder's.
-        encoder: A bidirectional transformer; this is measured.
+        encoder: A bidirectional transformer; this is measured, once a process for encoders of one kind.
         encoder_tokenizer: Its fast tokenizer, whose ``model_max_length`` is the longest input that it takes.
         context: From the encoder's states to the decoder's word embeddings.
         prefix: What the encoder reads in front of each text, such as ``"query: "`` for E5.

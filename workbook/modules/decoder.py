@@ -17,7 +17,7 @@ from ..errors import AttentionError, InvalidValueError
 from ..files import verify_checksums, write_checksums, writing
 from ..templates import TEMPLATES, Encoded, Template, answer_opening, get_template
 
-# Tokens that one forward pass takes on a CPU: enough to keep the cores busy, few enough to be texts of like length.
+# Tokens that one forward pass takes on a CPU: enough to keep two cores busy, few enough for texts of nearly one length.
 _CPU_TOKENS = 512
 
 
@@ -66,9 +66,10 @@ class Decoder(InputModule):
 
     @property
     def attention(self) -> str:
-        """The decoder's attention mode; setting it switches the decoder and measures that it really switched.
+        """The decoder's attention mode; setting it switches the decoder and sees that it really switched.
 
-        It is kept in the decoder's configuration alone, so models that share a decoder share its attention.
+        That is measured once a process for decoders of the same kind and settings. The mode is kept in the decoder's
+        configuration alone, so models that share a decoder share its attention.
         """
         return attention_modes.get_mode(self.decoder)
 
@@ -77,16 +78,26 @@ class Decoder(InputModule):
         before = self.attention
         attention_modes.set_mode(self.decoder, mode)
         try:
-            measured = attention_modes.measured_mode(self.decoder)
-            if measured != mode:
-                raise AttentionError(
-                    f"Asked for {mode} attention, measured {measured} with "
-                    f"{self.decoder.config._attn_implementation!r}. "
-                    "Load the backbone with attn_implementation='sdpa' or 'eager'."
-                )
+            self._refuse_other(mode, attention_modes.measured_mode(self.decoder))
         except AttentionError:
             attention_modes.set_mode(self.decoder, before)  # else another model could build on it unmeasured
             raise
+
+    def measure_attention(self) -> None:
+        """Measure anew that attention is what it says, as after a change of the weights.
+
+        Raises:
+            AttentionError: It is not.
+        """
+        self._refuse_other(self.attention, attention_modes.probe(self.decoder))
+
+    def _refuse_other(self, mode: str, measured: str) -> None:
+        if measured != mode:
+            raise AttentionError(
+                f"Asked for {mode} attention, measured {measured} with "
+                f"{self.decoder.config._attn_implementation!r}. "
+                "Load the backbone with attn_implementation='sdpa' or 'eager'."
+            )
 
     @property
     def template(self) -> dict[str, Any]:

@@ -95,7 +95,7 @@ class StageRun:
             record = self._kept(loss)
             if record is None:
                 record = self._train(loss)
-        self.model[0].attention = self.model[0].attention  # setting measures that it is still what it says
+        self.model[0].measure_attention()
         return record
 
     def _kept(self, loss: nn.Module) -> dict[str, Any] | None:
