@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from workbook import backbones
 from workbook.errors import DamagedFileError, InvalidValueError, ModelNotFoundError, OutputError, UnknownNameError
@@ -39,6 +40,15 @@ def test_conversion_is_exact(smollm2_folder):
     expected = [d * q + m for q in (*(block[4:] & 15), *(block[4:] >> 4))]
     weights = load_file(smollm2_folder / "model.safetensors")["model.layers.3.mlp.down_proj.weight"]
     np.testing.assert_array_equal(weights[0, :32].numpy(), np.array(expected, dtype=np.float32))
+
+
+@pytest.mark.parametrize("name", ["GGUFReader", "get_tensor_name_map"])
+def test_transformers_takes_from_gguf_what_is_made_once(name, monkeypatch):
+    """It looks there at each call. Else each would read the file anew, and nobody would notice but by the clock."""
+    monkeypatch.setattr(f"gguf.{name}", lambda *_, **__: (_ for _ in ()).throw(ZeroDivisionError))
+    file = backbones._package_file(backbones.CARRIED[SMOL])
+    with pytest.raises(ZeroDivisionError):
+        AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name)
 
 
 def test_a_flipped_byte_in_the_cache_is_found(smollm2_folder, tmp_path, monkeypatch):

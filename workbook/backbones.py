@@ -331,11 +331,11 @@ def _convert_gguf(file: Path, folder: Path) -> None:
     # Without a terminal nothing is watching, and in a notebook the bars would land in the committed output. The one of
     # the conversion does not ask whether bars are wanted.
     logging.disable_progress_bar()
-    # transformers reads the file three times, and makes the table of names for each module: once will do (9 s for 24).
-    once = {name: cache(getattr(gguf, name)) for name in ("GGUFReader", "get_tensor_name_map")}
+    # transformers reads the file three times, and makes the table of names for each module: once will do (9 s, not 24).
     with (
         mock.patch.object(modeling_gguf_pytorch_utils, "tqdm", lambda tensors, **_: tensors),
-        mock.patch.multiple(gguf, **once),
+        mock.patch.object(gguf, "GGUFReader", cache(gguf.GGUFReader)),
+        mock.patch.object(gguf, "get_tensor_name_map", cache(gguf.get_tensor_name_map)),
     ):
         model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
