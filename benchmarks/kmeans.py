@@ -21,8 +21,8 @@ from sklearn.cluster import MiniBatchKMeans
 from torch.nn.functional import normalize
 
 from workbook import backbones
-from workbook.modules.clusters import CHUNK, ITERATIONS
-from workbook.modules.kmeans import KMeans, Rows
+from workbook.vocabulary.clusters import CHUNK, ITERATIONS
+from workbook.vocabulary.kmeans import KMeans, Rows
 
 Found = tuple[torch.Tensor, int]
 

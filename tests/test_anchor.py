@@ -35,7 +35,7 @@ def head_of(backbone="tiny-llama"):
 def overfit():
     """A tiny model that knows six pairs by heart, with the head that trained beside it."""
     torch.manual_seed(0)
-    model, head = tiny("anchor"), head_of()
+    model, head = tiny("anchor", vector_behind_bos=False), head_of()
     loss = Reconstruction(model, head, alpha=0.5, train_head=True)
     sides = [model.preprocess(PAIRS[name].tolist()) for name in PAIRS]
     optimizer = torch.optim.AdamW(loss.parameters(), lr=1e-2)
@@ -90,16 +90,16 @@ def test_what_is_known_by_heart_is_written(overfit, batch_size):
     assert [text[: len(known)] for text, known in zip(written, PAIRS["query"], strict=True)] == [*PAIRS["query"]]
 
 
-@pytest.mark.parametrize("write_bos", [False, True])
+@pytest.mark.parametrize("behind_bos", [False, True])
 @pytest.mark.parametrize("backbone", ["tiny-llama", "tiny-mistral", "tiny-qwen2"])
-def test_each_token_is_the_likeliest_after_all_before(backbone, write_bos):
+def test_each_token_is_the_likeliest_after_all_before(backbone, behind_bos):
     """A second implementation, without a cache, which reads everything again at each step."""
-    model = tiny("anchor", backbone)
+    model = tiny("anchor", backbone, vector_behind_bos=behind_bos)
     whole = backbones.load_decoder(backbone, dtype="float32", device="cpu", lm_head=True)
     texts, expected = PAIRS["document"].tolist(), []
     for text in texts:
         read = torch.from_numpy(model.encode([text], prompt="Find it")).unsqueeze(1)
-        if write_bos and (bos := model.tokenizer.bos_token_id) is not None:
+        if behind_bos and (bos := model.tokenizer.bos_token_id) is not None:
             read = torch.cat([model[0].decoder.get_input_embeddings()(torch.tensor([[bos]])), read], dim=1)
         ids = []
         for _ in range(6):
@@ -109,7 +109,7 @@ def test_each_token_is_the_likeliest_after_all_before(backbone, write_bos):
         end = model.tokenizer.eos_token_id
         ids = ids[: ids.index(end)] if end in ids else ids
         expected.append(model.tokenizer.decode(ids, skip_special_tokens=True))
-    assert regenerated(model, texts, "Find it", tokens=6, write_bos=write_bos) == expected
+    assert regenerated(model, texts, "Find it", tokens=6) == expected
     assert len(set(expected)) > 1
 
 
@@ -149,19 +149,20 @@ def test_a_trained_model_heeds_its_anchor(overfit):
     assert table["own"].mean() == pytest.approx(value, abs=0.1)
 
 
-@pytest.mark.parametrize("write_bos", [False, True])
-def test_own_is_the_loss_of_the_objective(overfit, write_bos):
+@pytest.mark.parametrize("behind_bos", [False, True])
+def test_own_is_the_loss_of_the_objective(overfit, behind_bos, monkeypatch):
     """By direction, whatever the batches, and with an instruction, which only queries have."""
     model, head, _ = overfit
+    monkeypatch.setattr(model[0], "vector_behind_bos", behind_bos)
     given = [model.preprocess(PAIRS["query"].tolist(), prompt="Find it"), model.preprocess(PAIRS["document"].tolist())]
-    expected = [Reconstruction(model, head, alpha, write_bos=write_bos)(given).item() for alpha in (1, 0)]
+    expected = [Reconstruction(model, head, alpha=alpha)(given).item() for alpha in (1, 0)]
     for batch_size in (1, 4, 32):
-        table = means(anchor_losses(model, PAIRS, "Find it", write_bos=write_bos, head=head, batch_size=batch_size))
+        table = means(anchor_losses(model, PAIRS, "Find it", head=head, batch_size=batch_size))
         np.testing.assert_allclose(table["own"], expected, atol=1e-4)
 
 
 def test_own_is_the_loss_of_the_objective_where_a_text_begins_with_a_blank_behind_an_instruction():
-    model = workbook.build("anchor", closing="keywords", max_length=32, device="cpu")
+    model = workbook.build("anchor", suffix="keywords", max_length=32, device="cpu")
     given = [model.preprocess(PAIRS["query"].tolist(), prompt="Find it"), model.preprocess(PAIRS["document"].tolist())]
     with torch.no_grad():
         expected = [Reconstruction(model, alpha=alpha)(given).item() for alpha in (1, 0)]
@@ -211,7 +212,7 @@ def test_a_stage_that_leaves_the_head_alone_is_measured_with_it(own):
     made = trained(stage.model_copy(update=longer), model=tiny("anchor"))
     pairs = pd.read_json(own["reconstruction"], lines=True).rename(columns={"positive": "document"})
     assert made.history["loss"].iloc[-1] < made.history["loss"].iloc[0] - 2
-    expected = means(anchor_losses(made.model, pairs, write_bos=True))["own"].to_numpy() @ [0.2, 0.8]
+    expected = means(anchor_losses(made.model, pairs))["own"].to_numpy() @ [0.2, 0.8]
     assert made.history["loss"].iloc[-1] == pytest.approx(expected, abs=0.1)
 
 

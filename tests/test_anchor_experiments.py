@@ -25,26 +25,26 @@ def rows(model):
 
 def test_losses_are_means_over_tokens(model, rows):
     pairs, asked = anchor.held_out(64)
-    alone = probes.anchor_losses(model, pairs, asked, write_bos=True)
+    alone = probes.anchor_losses(model, pairs, asked)
     for which in ("own", "shuffled"):
-        ours = rows[rows["what"] == which].set_index("task")["score"]
+        ours = rows[rows["metric"] == which].set_index("task")["score"]
         for direction, part in alone.groupby("direction"):
             assert ours[direction] == pytest.approx(np.average(part[which], weights=part["tokens"]), abs=1e-4)
 
 
 def test_scores_are_those_of_suite_docs(model, rows):
     alone = evaluation.evaluate(model, "docs", scale=SIZES, instructions="docs", progress=False).set_index("task")
-    ours = rows[rows["what"] == "score"].set_index("task")["score"]
+    ours = rows[rows["metric"] == "score"].set_index("task")["score"]
     assert ours[alone.index].tolist() == pytest.approx(alone["score"].tolist(), abs=1e-3)
     assert ours["average"] == pytest.approx(alone["score"].mean(), abs=1e-3)
 
 
 def test_what_a_vector_saves_has_its_interval_over_pairs(model, rows):
     pairs, asked = anchor.held_out(64)
-    alone = probes.anchor_losses(model, pairs, asked, write_bos=True)
+    alone = probes.anchor_losses(model, pairs, asked)
     draws = np.random.default_rng(1)
     for direction, part in alone.groupby("direction"):
-        ours = rows[(rows["what"] == "saved") & (rows["task"] == direction)].iloc[0]
+        ours = rows[(rows["metric"] == "saved") & (rows["task"] == direction)].iloc[0]
         gap, tokens = (part["shuffled"] - part["own"]).to_numpy(), part["tokens"].to_numpy()
         assert ours["score"] == pytest.approx(np.average(gap, weights=tokens), abs=1e-5)
         drawn = draws.integers(64, size=(4000, 64))
@@ -60,27 +60,16 @@ def test_each_side_is_written_from_the_other(model, rows):
         ("query to document", "query", asked),
         ("document to query", "document", None),
     ):
-        written = rows[(rows["what"] == "written") & (rows["task"] == direction)]
+        written = rows[(rows["metric"] == "written") & (rows["task"] == direction)]
         assert written["items"].tolist() == [*range(anchor.WRITTEN)]
-        alone = probes.regenerated(model, pairs[side].tolist(), instruction, tokens=16, write_bos=True)
+        alone = probes.regenerated(model, pairs[side].tolist(), instruction, tokens=16)
         assert written["text"].str.split().tolist() == [text.split() for text in alone]
 
 
-def test_behind_bos_as_it_was_trained():
-    """At scale ``paper`` the anchor stands first, and is read there."""
+def test_the_paper_reads_the_anchor_first():
     variant = get("06_stages").variant(anchor.BOTH)
-    options = [variant.recipe(name, "smollm2-135m").stages[0].options for name in ("cpu", "gpu", "paper")]
-    assert [each.get("write_bos") for each in options] == [True, True, None]
-    pairs, asked = anchor.held_out(64)
-    model = workbook.build("anchor", "tiny-llama", max_length=200)
-    for name, behind_bos in (("quick", True), ("paper", False)):
-        rows = anchor.measured(model, SIZES.model_copy(update={"name": name}))
-        ours = rows[rows["what"] == "own"].set_index("task")["score"]
-        alone = probes.anchor_losses(model, pairs, asked, write_bos=behind_bos)
-        for direction, part in alone.groupby("direction"):
-            assert ours[direction] == pytest.approx(np.average(part["own"], weights=part["tokens"]), abs=1e-4)
-        other = probes.anchor_losses(model, pairs, asked, write_bos=not behind_bos)
-        assert abs(other["own"] - alone["own"]).max() > 1e-3
+    behind = [variant.chain(name, "smollm2-135m").vector_behind_bos for name in ("cpu", "gpu", "paper")]
+    assert behind == [True, True, False]
 
 
 def test_a_first_stage_counts_if_its_loss_fell_and_its_vector_is_read():
@@ -89,7 +78,7 @@ def test_a_first_stage_counts_if_its_loss_fell_and_its_vector_is_read():
     saved = {anchor.UNTRAINED: [0.5], anchor.BOTH: [0.3, 0.2], anchor.D2Q: [0.3, 0.04], anchor.Q2D: [0.9, 0.9]}
     rows = pd.DataFrame(
         [
-            {"what": what, "variant": name, "seed": seed, "task": direction, "score": value * by}
+            {"metric": what, "variant": name, "seed": seed, "task": direction, "score": value * by}
             for what, numbers in (("own", own), ("saved", saved))
             for name, values in numbers.items()
             for seed, value in enumerate(values)
@@ -105,8 +94,8 @@ def test_a_first_stage_counts_if_its_loss_fell_and_its_vector_is_read():
 
 
 def test_a_stage_is_watched_by_what_its_claims_need(model):
-    watch = anchor.early(SIZES)
-    found = watch.measure(model)
+    evaluator = anchor.early(SIZES)
+    found = evaluator.measure(model)
     few = SIZES.model_copy(update={"documents": 6})
     scores = evaluation.evaluate(model, ["DocsRetrieval"], scale=few, instructions="docs", progress=False)["score"]
     expected = [*scores, held_out_loss(model)]
@@ -117,12 +106,12 @@ def test_variants_differ_in_their_first_stage_alone():
     for experiment in anchor.EXPERIMENTS:
         prints = [experiment.fingerprint(one, 0, "cpu", "smollm2-135m") for one in experiment.variants]
         assert len({*prints}) == len(prints)
-    recipes = [one.recipe("cpu", "smollm2-135m") for one in anchor.EARLY.variants]
+    recipes = [one.trained_by("cpu", "smollm2-135m") for one in anchor.EARLY.variants]
     assert len({recipe.stages[-1].model_dump_json() for recipe in recipes}) == 1
     weights = [recipe.stages[0].options.get("alpha") for recipe in recipes]
     assert weights == [None, 0.2, 0.0, 1.0, 0.5, 0.8, None, None, 0.2]
     longer, as_many = (anchor.STAGES.variant(name) for name in (anchor.LONGER, anchor.AS_MANY_PAIRS))
-    longer, as_many = (one.recipe("cpu", "smollm2-135m").stages for one in (longer, as_many))
+    longer, as_many = (one.trained_by("cpu", "smollm2-135m").stages for one in (longer, as_many))
     both = recipes[1].stages
     assert sum(stage.steps for stage in longer) == sum(stage.steps for stage in both)
     pairs = [sum(stage.steps * stage.batch_size for stage in stages) for stages in (as_many, both)]

@@ -1,4 +1,4 @@
-"""Imports point downward, modules stay small, and importing the library is cheap. Ruff sees to the docstrings (D1)."""
+"""Imports point downward, and importing the library is cheap. Ruff sees to the docstrings (D1)."""
 
 import ast
 import subprocess
@@ -10,17 +10,17 @@ from workbook.files import ROOT
 
 LAYERS = (
     {"errors"},
-    {"files", "rules", "scale", "tiny"},
+    {"files", "resolved", "scale", "tiny"},
     {"backbones", "corpora"},
-    {"attention", "templates"},
+    {"attention", "templates", "vocabulary"},
     {"modules"},
     {"objectives"},
+    {"data"},
     {"training"},
     {"methods", "probes", "evaluation"},
-    {"experiments", "claims", "checks", "figures"},
-    {"results", "ledger"},
-    {"explore", "notebook", "runner", "doctor"},
-    {"report"},
+    {"experiments", "checks", "figures"},
+    {"papers"},
+    {"explore", "runs", "doctor"},
     {"cli"},
 )
 """From the bottom up; a module imports from layers below its own only."""
@@ -119,16 +119,11 @@ def test_breaches_are_seen(name, line, breach):
         ("training/data.py", "from ..objectives import MNTP\nfrom ..corpora.docs import load_docs"),
         ("methods/lens.py", "from ..training import data"),
         ("scale.py", "if TYPE_CHECKING:\n    from .cli import app"),
-        ("runner.py", "from . import __version__, claims"),
+        ("runs/runner.py", "from .. import __version__\nfrom ..papers import claims"),
     ],
 )
 def test_the_rest_is_allowed(name, line):
     assert breaches(line, name) == []
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_modules_stay_small(name):
-    assert len(FILES[name].read_text(encoding="utf-8").splitlines()) <= 400
 
 
 @pytest.mark.parametrize("module", ["workbook", "workbook.files", "workbook.scale", "workbook.cli"])
@@ -139,6 +134,6 @@ def test_importing_is_cheap(module):
 
 
 def test_a_notebook_starts_without_sentence_transformers():
-    program = "import sys, workbook.notebook; print('sentence_transformers' in sys.modules)"
+    program = "import sys, workbook.runs.notebook; print('sentence_transformers' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert result.stdout.split() == ["False"]

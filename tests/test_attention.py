@@ -182,3 +182,51 @@ def test_the_switch_is_told_where_it_is_kept(tmp_path):
     again = SentenceTransformer(str(tmp_path / "model"), trust_remote_code=True, device="cpu")
     assert again[0].attention == "bidirectional"
     np.testing.assert_allclose(again.encode(["a text"]), first.encode(["a text"]), atol=1e-6)
+
+
+# One forward pass alone
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize(("name", "kernel"), DECODERS)
+def test_one_pass_has_the_attention_that_it_was_given(name, kernel, side):
+    """Local layers and windows included; with and without padding; the decoder's own attention stays what it was."""
+    texts = ["a text of some words, longer than any window", "short"]
+    for own, other in (attention.MODES, attention.MODES[::-1]):
+        model, switched = (
+            workbook.build("mean", name, attention=mode, dtype="float32", device="cpu", attn_implementation=kernel)
+            for mode in (own, other)
+        )
+        for one in (model, switched):
+            one.tokenizer.padding_side = side
+        for batch in (texts, texts[:1]):
+            features = model.preprocess(batch)
+            vectors = model(features | {"attention": other})["sentence_embedding"]
+            torch.testing.assert_close(vectors, switched(dict(features))["sentence_embedding"], atol=1e-5, rtol=1e-5)
+            assert (vectors - model(dict(features))["sentence_embedding"]).abs().max() > 1e-4
+        assert attention.probe(model[0].decoder) == own
+
+
+def test_one_pass_has_its_attention_where_checkpointing_computes_it_again():
+    """Both passes are computed again when the gradient is taken, long after either of them."""
+    gradients = []
+    for checkpointing in (False, True):
+        model = workbook.build("mean", "tiny-llama", attention="bidirectional", dtype="float32", device="cpu").train()
+        if checkpointing:
+            model[0].decoder.activation_checkpointing_enable({"use_reentrant": False})
+        features = model.preprocess(["one text", "another one"])
+        passes = [model(features | {"attention": mode})["sentence_embedding"] for mode in attention.MODES]
+        (passes[0] * passes[1]).sum().backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_pass_with_an_attention_of_its_own_is_refused_where_it_would_not_have_it(monkeypatch):
+    model = workbook.build("mean", "tiny-llama", dtype="float32", device="cpu")
+    features = model.preprocess(["a text"])
+    with pytest.raises(UnknownNameError, match=r"attention mode 'both'"):
+        model(features | {"attention": "both"})
+    monkeypatch.setattr(model[0].decoder.config, "_attn_implementation_internal", "flash_attention_2")
+    with pytest.raises(AttentionError, match=r"'eager' or 'sdpa', .* got 'flash_attention_2'"):
+        model(features | {"attention": "bidirectional"})

@@ -12,9 +12,11 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
-from workbook.corpora import authored, tables
+from workbook import papers
+from workbook.corpora import authored
 from workbook.errors import DamagedFileError, MissingDataError, UnknownNameError
 from workbook.files import ROOT
+from workbook.papers import tables
 
 FILES = sorted((ROOT / "data").rglob("*.csv"))
 AUTHORED = [path for path in FILES if path.parent.name in ("probes", "texts")]
@@ -236,19 +238,19 @@ REPEATED = ("echo_untrained", "nv_embed_compression")
 
 @pytest.mark.parametrize("table", tables.PUBLISHED)
 def test_published_numbers_stand_once_and_say_their_table(table):
-    frame = authored.published(table)
+    frame = papers.published(table)
     numbers = [column for column in ("score", "hours", "tokens", "milliseconds") if column in frame]
     rows = frame.drop(columns=numbers) if table in REPEATED else frame.drop(columns=[*numbers, "source"])
     assert not rows.duplicated().any()
-    papers = {"nv": "NV-Embed", "lens": "LENS", "causal2vec": "Causal2Vec", "anchor": "Anchor"}
-    paper = papers.get(table.split("_")[0], "LLM2Vec")
+    names = {"nv": "NV-Embed", "lens": "LENS", "causal2vec": "Causal2Vec", "anchor": "Anchor"}
+    paper = names.get(table.split("_")[0], "LLM2Vec")
     assert frame["source"].str.match(rf"{paper}, (table \d|appendix E\.1|section 4\.4)").all()
     assert frame[numbers].gt(0).all(axis=None)
 
 
 @pytest.mark.parametrize("table", ["echo_untrained", "llm2vec_mteb"])
 def test_published_averages_follow_from_the_types(table):
-    frame = authored.published(table)
+    frame = papers.published(table)
     scores = frame[frame["benchmark"] == "MTEB"].set_index(["model", "attention", "training", "pooling", "task_type"])
     assert not scores.index.has_duplicates
     for _, rows in scores.groupby(level=[0, 1, 2, 3]):
@@ -261,7 +263,7 @@ def test_published_averages_follow_from_the_types(table):
 
 
 def test_published_rows_cover_each_pooling_and_attention():
-    frame = authored.published("llm2vec_mteb")
+    frame = papers.published("llm2vec_mteb")
     subset = frame[frame["benchmark"] == "MTEB subset of 15"]
     scores = subset.pivot(index="model", columns=["training", "attention", "pooling"], values="score").sort_index(
         axis=1
@@ -283,7 +285,7 @@ def test_published_rows_cover_each_pooling_and_attention():
 
 
 def test_published_averages_of_training_are_those_that_the_text_speaks_of():
-    frame = authored.published("llm2vec_mteb").query("benchmark == 'MTEB' and task_type == 'average'")
+    frame = papers.published("llm2vec_mteb").query("benchmark == 'MTEB' and task_type == 'average'")
     scores = frame.pivot(index="model", columns=["training", "attention"], values="score")
     assert len(scores) == 4
     # Section 3.2: 16.4% for Mistral-7B by the first two steps, 56.80 by all three.
@@ -297,7 +299,7 @@ def test_published_averages_of_training_are_those_that_the_text_speaks_of():
 
 
 def test_published_word_scores_are_those_that_the_text_speaks_of():
-    frame = authored.published("llm2vec_words")
+    frame = papers.published("llm2vec_words")
     scores = frame.pivot(index=["model", "task"], columns=["training", "attention"], values="score")
     assert scores.shape == (5 * 3, 5)
     models = scores.drop(["BERT-large", "DeBERTa-large"])
@@ -313,7 +315,7 @@ def test_published_word_scores_are_those_that_the_text_speaks_of():
 
 
 def test_published_hours_are_of_the_same_models():
-    hours = authored.published("llm2vec_hours").pivot(index="model", columns="method", values="hours")
+    hours = papers.published("llm2vec_hours").pivot(index="model", columns="method", values="hours")
     assert hours.shape == (3, 2)
     assert (hours["echo"] > 1.3 * hours["llm2vec"]).all()
 
@@ -350,7 +352,7 @@ GAPS = {
 
 
 def test_published_averages_of_poolings_follow_from_the_types_but_for_those_named():
-    frame = authored.published("nv_embed_pooling")
+    frame = papers.published("nv_embed_pooling")
     assert len(frame) == 3 * 8 * 8
     scores, means = columns_of(frame, "model", "stage", "pooling", "attention")
     assert scores.shape == (24, 8)
@@ -360,7 +362,7 @@ def test_published_averages_of_poolings_follow_from_the_types_but_for_those_name
 
 def test_published_poolings_rank_alike_by_printed_and_by_recomputed_averages():
     """Section 5.2: what the text says of averages does not hang on the gaps, but for one comparison."""
-    scores, means = columns_of(authored.published("nv_embed_pooling"), "model", "stage", "pooling", "attention")
+    scores, means = columns_of(papers.published("nv_embed_pooling"), "model", "stage", "pooling", "attention")
     above = {}
     for name, averages in {"printed": scores["average"], "recomputed": means}.items():
         both = averages.unstack("attention")
@@ -376,7 +378,7 @@ def test_published_poolings_rank_alike_by_printed_and_by_recomputed_averages():
 
 
 def test_published_self_attention_of_v2_repeats_cells_of_the_last_token():
-    frame = authored.published("nv_embed_pooling").query("model == 'NV-Embed-v2'")
+    frame = papers.published("nv_embed_pooling").query("model == 'NV-Embed-v2'")
     scores, means = columns_of(frame, "pooling", "attention")
     last, own = scores.loc["last-token"], scores.loc["self-attention"]
     assert list(own.columns[(own == last).all()]) == ["Classification", "Clustering", "PairClassification"]
@@ -387,7 +389,7 @@ def test_published_self_attention_of_v2_repeats_cells_of_the_last_token():
 
 
 def test_published_recipes_agree_with_one_another_and_with_the_text():
-    frame = authored.published("nv_embed_training")
+    frame = papers.published("nv_embed_training")
     assert len(frame) == 11 * 8
     assert {part: tuple(rows.unique()) for part, rows in frame.groupby("part")["recipe"]} == tables.RECIPES
     scores, means = columns_of(frame, "recipe")
@@ -395,7 +397,7 @@ def test_published_recipes_agree_with_one_another_and_with_the_text():
     best = scores.loc["two-stage"]
     assert scores.loc["examples"].equals(best)
     assert scores.loc["mining+data+synthetic"].equals(best)
-    poolings, _ = columns_of(authored.published("nv_embed_pooling"), "model", "stage", "pooling", "attention")
+    poolings, _ = columns_of(papers.published("nv_embed_pooling"), "model", "stage", "pooling", "attention")
     assert poolings.loc["NV-Embed-v2", 2, "latent-attention", "bidirectional"].equals(best)
     first = poolings.loc["NV-Embed-v1", 2, "latent-attention", "bidirectional"]
     # Table 4 prints 60.59 for v1's reranking, table 2 60.54.
@@ -411,7 +413,7 @@ def test_published_recipes_agree_with_one_another_and_with_the_text():
 
 
 def test_published_labels_and_examples_are_sixteen_tasks_of_mteb():
-    frame = authored.published("nv_embed_labels")
+    frame = papers.published("nv_embed_labels")
     assert len(frame) == 17 * 2
     scores = frame.pivot(index="task", columns="documents", values="score")
     tasks = scores.drop("average")
@@ -420,13 +422,13 @@ def test_published_labels_and_examples_are_sixteen_tasks_of_mteb():
     assert list(tasks.index[tasks["labels"] > tasks["examples"]]) == ["StackExchangeClusteringP2P"]
     # All of MTEB's clustering is here, so its mean is that of table 4.
     clustering = tasks[tasks.index.str.contains("Clustering")]
-    recipes = authored.published("nv_embed_training").query("task_type == 'Clustering'").set_index("recipe")["score"]
+    recipes = papers.published("nv_embed_training").query("task_type == 'Clustering'").set_index("recipe")["score"]
     assert len(clustering) == 11
     assert clustering.mean().to_dict() == pytest.approx(recipes[["labels", "examples"]].to_dict(), abs=0.01)
 
 
 def test_published_models_beside_lens_have_their_own_papers_numbers():
-    frame = authored.published("lens_mteb")
+    frame = papers.published("lens_mteb")
     assert len(frame) == 15 * 8
     assert frame.groupby("data")["model"].nunique().to_dict() == {"non-public": 8, "public": 7}
     assert frame.groupby("model")["dimensions"].nunique().eq(1).all()
@@ -434,16 +436,16 @@ def test_published_models_beside_lens_have_their_own_papers_numbers():
     gaps = scores["average"] - means
     named = {"BGE-en-ICL": 0.014, "E5-mistral-7b-instruct": -0.010}
     assert gaps[gaps.abs() > 0.01].to_dict() == pytest.approx(named, abs=0.0005)
-    recipes, _ = columns_of(authored.published("nv_embed_training"), "recipe")
+    recipes, _ = columns_of(papers.published("nv_embed_training"), "recipe")
     assert scores.loc["NV-Embed-v1"].equals(recipes.loc["v1"])
     assert scores.loc["NV-Embed-v2"].equals(recipes.loc["two-stage"])
-    mistral = authored.published("llm2vec_mteb").query("benchmark == 'MTEB' and model == 'Mistral-7B'")
+    mistral = papers.published("llm2vec_mteb").query("benchmark == 'MTEB' and model == 'Mistral-7B'")
     mistral, _ = columns_of(mistral, "training", "attention")
     assert scores.loc["LLM2Vec-Mistral-supervised"].equals(mistral.loc["mntp+supervised", "bidirectional"])
 
 
 def test_published_scores_of_lens_are_those_that_the_text_speaks_of_but_for_one_count():
-    frame = authored.published("lens_mteb")
+    frame = papers.published("lens_mteb")
     scores, _ = columns_of(frame, "model")
     public = frame[frame["data"] == "public"]["model"].unique()
     assert scores.loc[public, "average"].idxmax() == "LENS-8000"
@@ -452,7 +454,7 @@ def test_published_scores_of_lens_are_those_that_the_text_speaks_of_but_for_one_
     types = scores.drop(columns="average")
     below = types.loc["LENS-8000"] < types.loc["BGE-en-ICL"]
     assert list(below.index[below]) == ["Classification", "Summarization"]
-    domains = authored.published("lens_air_bench").rename(columns={"domain": "task_type"})
+    domains = papers.published("lens_air_bench").rename(columns={"domain": "task_type"})
     assert len(domains) == 10 * 9
     scores, means = columns_of(domains, "model", total=8)
     assert scores["average"].to_dict() == pytest.approx(means.to_dict(), abs=0.01)
@@ -460,7 +462,7 @@ def test_published_scores_of_lens_are_those_that_the_text_speaks_of_but_for_one_
 
 
 def test_published_lexicon_poolings_rank_as_the_text_says_without_the_mask_only():
-    frame = authored.published("lens_attention_pooling")
+    frame = papers.published("lens_attention_pooling")
     assert len(frame) == 6 * 8
     scores, means = columns_of(frame, "pooling", "attention", total=7)
     assert scores["average"].to_dict() == pytest.approx(means.to_dict(), abs=0.01)
@@ -473,7 +475,7 @@ def test_published_lexicon_poolings_rank_as_the_text_says_without_the_mask_only(
 
 
 def test_published_hybrid_is_above_both_on_twelve_of_fifteen_tasks():
-    frame = authored.published("lens_hybrid")
+    frame = papers.published("lens_hybrid")
     assert len(frame) == 4 * 16
     scores = frame.pivot(index="task", columns="model", values="score")
     tasks = scores.drop("average")
@@ -483,25 +485,25 @@ def test_published_hybrid_is_above_both_on_twelve_of_fifteen_tasks():
     assert above.sum() == 12
     # The averages of single models are those of table 1.
     single = scores.loc["average"].drop("LENS + BGE")
-    retrieval = authored.published("lens_mteb").query("task_type == 'Retrieval'").set_index("model")["score"]
+    retrieval = papers.published("lens_mteb").query("task_type == 'Retrieval'").set_index("model")["score"]
     assert retrieval[single.index].to_dict() == single.to_dict()
 
 
 def test_published_models_beside_causal2vec_have_their_own_papers_numbers():
-    frame = authored.published("causal2vec_mteb")
+    frame = papers.published("causal2vec_mteb")
     # Of Echo on S-LLaMA-1.3B the average alone is printed.
     assert len(frame) == 20 * 8 + 1
     scores, means = columns_of(frame, "model", "method")
     gaps = scores.drop(("S-LLaMA-1.3B", "Echo"))["average"] - means
     assert gaps[gaps.abs() > 0.01].to_dict() == pytest.approx({("Mistral-7B", "GRITLM"): 0.027}, abs=0.0005)
-    own = authored.published("llm2vec_mteb").query("benchmark == 'MTEB' and training == 'mntp+supervised'")
+    own = papers.published("llm2vec_mteb").query("benchmark == 'MTEB' and training == 'mntp+supervised'")
     own, _ = columns_of(own, "model")
     theirs = scores.xs("LLM2Vec", level="method")
     assert theirs.equals(own.loc[theirs.index])
 
 
 def test_published_scores_of_causal2vec_are_those_that_the_text_speaks_of():
-    scores, _ = columns_of(authored.published("causal2vec_mteb"), "model", "method")
+    scores, _ = columns_of(papers.published("causal2vec_mteb"), "model", "method")
     averages = scores["average"].unstack()
     gain = (-averages).add(averages["Causal2Vec"], axis=0)
     assert gain["LLM2Vec"].dropna().round(2).to_dict() == {"LLaMA-2-7B": 0.8, "Mistral-7B": 1.3, "S-LLaMA-1.3B": 0.78}
@@ -517,12 +519,12 @@ def test_published_ablations_of_causal2vec_agree_with_one_another():
     scores, models = {}, ["Mistral-7B", "S-LLaMA-1.3B"]
     for part, variants in tables.CAUSAL2VEC_VARIANTS.items():
         scores[part], means = columns_of(
-            authored.published(f"causal2vec_{part}"), "model", "variant", total=56 if part == "tokens" else 41
+            papers.published(f"causal2vec_{part}"), "model", "variant", total=56 if part == "tokens" else 41
         )
         assert list(scores[part].unstack().index) == (models if part != "tokens" else models[1:])
         assert set(scores[part].index.get_level_values("variant")) == set(variants)
         assert scores[part]["average"].to_dict() == pytest.approx(means.to_dict(), abs=0.01)
-    mteb_scores, _ = columns_of(authored.published("causal2vec_mteb"), "model", "method")
+    mteb_scores, _ = columns_of(papers.published("causal2vec_mteb"), "model", "method")
     whole = mteb_scores.xs("Causal2Vec", level="method")
     small = scores["components"].xs("causal2vec", level="variant")
     # By default the encoder is trained with the smaller model and frozen with the larger (section 4.3).
@@ -543,7 +545,7 @@ def test_published_ablations_of_causal2vec_are_those_that_the_text_speaks_of():
     averages, types = {}, {}
     for part in tables.CAUSAL2VEC_VARIANTS:
         total = 56 if part == "tokens" else 41
-        scores, _ = columns_of(authored.published(f"causal2vec_{part}"), "model", "variant", total=total)
+        scores, _ = columns_of(papers.published(f"causal2vec_{part}"), "model", "variant", total=total)
         averages[part], types[part] = scores["average"].unstack(), scores.drop(columns="average")
     components, freezing = averages["components"], averages["freezing"]
     gain = components.sub(components["last-token"], axis=0).round(2)
@@ -559,7 +561,7 @@ def test_published_ablations_of_causal2vec_are_those_that_the_text_speaks_of():
 
 
 def test_published_encoders_are_below_what_is_built_on_them_and_one_row_is_misprinted():
-    scores, means = columns_of(authored.published("causal2vec_encoders"), "model", "encoder")
+    scores, means = columns_of(papers.published("causal2vec_encoders"), "model", "encoder")
     gaps = scores["average"] - means
     assert gaps[gaps.abs() > 0.01].to_dict() == pytest.approx({("none", "BERT-base"): -0.093}, abs=0.0005)
     # LLM2Vec's table 1 has 56.33 and 61.66 for BERT's two kinds of classification; with these the average follows.
@@ -570,15 +572,15 @@ def test_published_encoders_are_below_what_is_built_on_them_and_one_row_is_mispr
     assert list(both["average"].sort_values().index) == list(tables.ENCODERS)
     assert list(encoders["average"].sort_values().index) == list(tables.ENCODERS[1:])
     assert (both["average"] > encoders["average"].reindex(both.index, fill_value=0)).all()
-    mteb_scores, _ = columns_of(authored.published("causal2vec_mteb"), "model", "method")
+    mteb_scores, _ = columns_of(papers.published("causal2vec_mteb"), "model", "method")
     assert both.loc["E5-base-v2"].equals(mteb_scores.loc["S-LLaMA-1.3B", "Causal2Vec"])
-    components, _ = columns_of(authored.published("causal2vec_components"), "model", "variant", total=41)
+    components, _ = columns_of(papers.published("causal2vec_components"), "model", "variant", total=41)
     shared = ["PairClassification", "STS", "Summarization"]
     assert both.loc["none", shared].equals(components.loc[("S-LLaMA-1.3B", "last-token"), shared])
 
 
 def test_published_savings_of_causal2vec_are_a_little_larger_than_the_text_says():
-    frame = authored.published("causal2vec_efficiency").pivot(index="task", columns="method")
+    frame = papers.published("causal2vec_efficiency").pivot(index="task", columns="method")
     saved = {
         kind: 100 * (1 - frame[kind, "Causal2Vec"] / frame[kind, "bge-en-icl (few-shot)"])
         for kind in ("tokens", "milliseconds")
@@ -593,12 +595,12 @@ def test_published_savings_of_causal2vec_are_a_little_larger_than_the_text_says(
 
 def test_published_averages_of_anchor_follow_from_the_types_but_for_three():
     """Two of the three are right all the same: a type is misprinted, as the datasets of tables 14 and 15 say."""
-    scores, means = columns_of(authored.published("anchor_mteb"), "model", "variant")
+    scores, means = columns_of(papers.published("anchor_mteb"), "model", "variant")
     assert len(scores) == 5 * 2
     gaps = scores["average"] - means
     off = {("LLaMA-3.1-8B-Instruct", "baseline"): -0.186, ("Qwen2.5-1.5B-Instruct", "baseline"): -0.073}
     assert gaps[gaps.abs() > 0.01].to_dict() == pytest.approx(off, abs=0.0005)
-    other, means = columns_of(authored.published("anchor_objectives"), "model", "variant")
+    other, means = columns_of(papers.published("anchor_objectives"), "model", "variant")
     gaps = other["average"] - means
     assert gaps[gaps.abs() > 0.01].to_dict() == pytest.approx({("LLaMA-3.2-1B-Instruct", "only-d2q"): -0.016}, abs=5e-4)
     both = other.index.intersection(scores.index)
@@ -607,7 +609,7 @@ def test_published_averages_of_anchor_follow_from_the_types_but_for_three():
 
 
 def test_published_scores_of_anchor_are_those_that_the_text_speaks_of():
-    scores, _ = columns_of(authored.published("anchor_mteb"), "model", "variant")
+    scores, _ = columns_of(papers.published("anchor_mteb"), "model", "variant")
     wide = scores.unstack()
     gain = wide.xs("anchor", axis=1, level=1) - wide.xs("baseline", axis=1, level=1)
     # Section 4.2: averages, and the two kinds of task that it is for, rise everywhere; with 1B every kind does.
@@ -628,7 +630,7 @@ def test_published_scores_of_anchor_are_those_that_the_text_speaks_of():
         ("Qwen2.5-1.5B-Instruct", "Summarization"),
     ]
     # Table 3: each direction alone is better than none, both together best; but not in every kind of task.
-    parts, _ = columns_of(authored.published("anchor_objectives"), "model", "variant")
+    parts, _ = columns_of(papers.published("anchor_objectives"), "model", "variant")
     parts = parts.droplevel("model")
     assert list(parts["average"].sort_values().index) == ["baseline", "only-d2q", "only-q2d", "anchor"]
     below = parts.loc[["only-d2q", "only-q2d"]].lt(parts.loc["baseline"]).sum(axis=1)
@@ -636,7 +638,7 @@ def test_published_scores_of_anchor_are_those_that_the_text_speaks_of():
 
 
 def test_published_tables_of_anchor_agree_with_one_another():
-    steps, stages, alpha = (authored.published(f"anchor_{part}") for part in ("steps", "stages", "alpha"))
+    steps, stages, alpha = (papers.published(f"anchor_{part}") for part in ("steps", "stages", "alpha"))
     table = stages.pivot(index="model", columns="variant", values="score")
     assert (table[["untrained", "reconstruction", "baseline", "anchor"]].diff(axis=1).iloc[:, 1:] > 0).all(axis=None)
     small = table.loc["LLaMA-3.2-1B-Instruct"]
@@ -652,7 +654,7 @@ def test_published_tables_of_anchor_agree_with_one_another():
 
 def test_published_curves_of_anchor_are_those_that_the_text_speaks_of():
     """Higher from the first measurement to the last; nearly converged at the beginning: two of three points there."""
-    early = authored.published("anchor_early")
+    early = papers.published("anchor_early")
     table = early.pivot(index=["model", "step"], columns="variant", values="score")
     assert (table["anchor"] > table["baseline"]).all()
     assert table.groupby(level="model").size().eq(5).all()
@@ -661,9 +663,9 @@ def test_published_curves_of_anchor_are_those_that_the_text_speaks_of():
     assert (first["baseline"] < 0.62 * last["baseline"]).all()
     small = table.loc["LLaMA-3.2-1B-Instruct"]
     assert list(small.index[small["only-d2q"] > small["anchor"]]) == [75]
-    hours = authored.published("anchor_hours").pivot(index="size", columns="stage", values="hours")
+    hours = papers.published("anchor_hours").pivot(index="size", columns="stage", values="hours")
     assert (hours[1] >= 2 * hours[2]).all()
-    beir = authored.published("anchor_llama2vec").set_index("variant")
+    beir = papers.published("anchor_llama2vec").set_index("variant")
     assert beir.at["anchor", "score"] > beir.at["llama2vec", "score"]
     assert beir.at["anchor", "first"] * 5 == beir.at["llama2vec", "first"]
 
@@ -674,7 +676,7 @@ def test_published_curves_of_anchor_are_those_that_the_text_speaks_of():
 @pytest.mark.parametrize("table", ["llm2vec", "", None])
 def test_an_unknown_published_table_is_named_with_those_there_are(table):
     with pytest.raises(UnknownNameError, match=r"echo_untrained, llm2vec_mteb, .*llm2vec_words, llm2vec_hours"):
-        authored.published(table)
+        papers.published(table)
 
 
 @pytest.mark.parametrize(
@@ -716,7 +718,7 @@ def test_a_damaged_published_table_is_refused(monkeypatch, tmp_path, table, righ
     path.write_text(content)
     monkeypatch.setattr("workbook.files.ROOT", tmp_path)
     with pytest.raises(DamagedFileError, match=message):
-        authored.published(table.replace("_", "-"))
+        papers.published(table.replace("_", "-"))
 
 
 @pytest.mark.parametrize("paper", ["nv_embd", "", None, 3])

@@ -12,9 +12,11 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 import workbook
-from workbook import backbones, claims, cli, evaluation, figures, notebook
+from workbook import backbones, cli, evaluation, figures
 from workbook.errors import DamagedFileError, InvalidValueError, OutputError, UnknownNameError
 from workbook.files import atomic_folder
+from workbook.papers import claims
+from workbook.runs import notebook
 from workbook.scale import get_scale
 
 

@@ -7,8 +7,8 @@ import torch
 from training_tools import stage, tiny, trained
 
 from workbook import backbones
+from workbook.data import rows as data
 from workbook.errors import InvalidValueError
-from workbook.training import data
 
 ROWS = [
     {"query": "how warm", "positive": "twenty degrees", "negative": "a red hat", "instruction": "Answer."},

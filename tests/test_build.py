@@ -200,7 +200,7 @@ def test_the_examples_of_the_workbook_are_those_of_its_instructions():
         ("icl", {" Find": [("a", "b")]}, "blank or has spaces around it"),
         ("icl", {"Find": [("a",)]}, r"examples\.Find\.0\.1: Field required"),
         ("icl", {"Find": [("a", 3)]}, "valid string"),
-        ("icl", ["a", "b"], "valid dictionary"),
+        ("icl", ["a", "b"], "expected a mapping of names to values"),
     ],
 )
 def test_examples_that_would_not_be_read_are_refused(method, examples, message):

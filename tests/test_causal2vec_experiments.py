@@ -45,7 +45,7 @@ def test_halves_are_slices_of_the_whole(model):
 
 
 def test_scores_of_the_parts_are_those_of_models_by_themselves(model, rows):
-    scores = rows[rows["what"] == "score"]
+    scores = rows[rows["metric"] == "score"]
     assert scores["part"].unique().tolist() == ["whole", "context", "eos", "equal lengths"]
     for part, one in {"whole": model, **causal2vec.halves(model)}.items():
         alone = evaluation.evaluate(one, "docs", scale=SIZES, instructions="docs", progress=False).set_index("task")
@@ -54,7 +54,7 @@ def test_scores_of_the_parts_are_those_of_models_by_themselves(model, rows):
 
 
 def test_lengths_are_those_of_the_halves(model, rows):
-    norms = rows[rows["what"] == "norm"].set_index(["task", "part"])["score"]
+    norms = rows[rows["metric"] == "norm"].set_index(["task", "part"])["score"]
     for kind, (texts, instruction) in causal2vec.texts_by_kind(SIZES).items():
         assert len(texts) == 6
         whole = model.encode(texts, prompt=instruction)
@@ -76,9 +76,9 @@ def test_the_held_out_loss_is_infonce(model):
 def test_only_concatenated_vectors_have_halves(rows):
     one = causal2vec.measured(workbook.build("last-token", "tiny-llama", max_length=200), SIZES)
     assert one["part"].unique().tolist() == ["whole"]
-    assert one["what"].unique().tolist() == ["score", "loss", "recency"]
+    assert one["metric"].unique().tolist() == ["score", "loss", "recency"]
     for frame in (one, rows):
-        [recency] = frame.query("what == 'recency'")["score"]
+        [recency] = frame.query("metric == 'recency'")["score"]
         assert 0 < recency < 100
 
 
@@ -99,5 +99,5 @@ def test_variants_differ_in_what_they_say_they_do():
     for experiment in causal2vec.EXPERIMENTS:
         prints = [experiment.fingerprint(one, 0, "cpu", "smollm2-135m") for one in experiment.variants]
         assert len({*prints}) == len(prints)
-        recipes = {one.recipe("cpu", "smollm2-135m").fingerprint() for one in experiment.variants}
+        recipes = {one.trained_by("cpu", "smollm2-135m").fingerprint() for one in experiment.variants}
         assert len(recipes) == 1  # all are trained alike

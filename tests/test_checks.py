@@ -15,10 +15,10 @@ from torch.nn import functional as F
 import workbook
 from workbook import backbones, checks, evaluation, probes
 from workbook.checks import anchor, causal2vec, compare, lens, llm2vec, nv_embed
+from workbook.data.curation import mine
 from workbook.errors import InvalidValueError
 from workbook.modules import Lexicon
 from workbook.objectives import Reconstruction
-from workbook.training.curation import mine
 
 
 @checks.exercise(2, hint="Look at the mask.")
@@ -575,7 +575,7 @@ def test_exercises_of_notebook_06(capsys, check, right, wrong):
 
 def test_the_exercises_are_what_the_objective_computes(capsys):
     """The rows that a decoder reads, and the loss that it learns from."""
-    model = workbook.build("anchor", "tiny-llama", dtype="float32", device="cpu")
+    model = workbook.build("last-token", "tiny-llama", dtype="float32", device="cpu")
     head, read = backbones.load_head("tiny-llama").float(), []
     objective = Reconstruction(model, head, alpha=0.3)
     sides = [model.preprocess(["ab", "abcd"]), model.preprocess(["what", "x"])]

@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from workbook import claims
-from workbook.claims import Claim, Estimate, judge
-from workbook.corpora import authored
-from workbook.corpora.tables import ANCHOR_VARIANTS as ANCHOR_TABLES
-from workbook.corpora.tables import ATTENTION, LEXICON_POOLING
+from workbook import papers
 from workbook.errors import DamagedFileError, InvalidValueError, OutputError, UnknownNameError
 from workbook.experiments import area, steps_to_reach
+from workbook.papers import claims
+from workbook.papers.claims import Claim, Estimate, judge
+from workbook.papers.tables import ANCHOR_VARIANTS as ANCHOR_TABLES
+from workbook.papers.tables import ATTENTION, LEXICON_POOLING
 
 
 def claim(*rule, scale="quick"):
@@ -243,7 +243,7 @@ QUOTED = {
 
 
 def test_llm2vec_numbers_are_those_of_the_published_tables():
-    scores, tables = {}, [authored.published("llm2vec_mteb"), authored.published("llm2vec_words")]
+    scores, tables = {}, [papers.published("llm2vec_mteb"), papers.published("llm2vec_words")]
     for row in tables[0].query("task_type == 'average'").itertuples():
         table = row.source.removeprefix("LLM2Vec, ")
         scores[table, row.model, (row.attention, row.training, row.pooling)] = row.score
@@ -261,11 +261,11 @@ def test_llm2vec_numbers_are_those_of_the_published_tables():
 
 
 def test_llm2vec_best_poolings_and_times_follow_from_the_published_tables():
-    frame = authored.published("llm2vec_mteb").query("benchmark == 'MTEB subset of 15' and attention == 'causal'")
+    frame = papers.published("llm2vec_mteb").query("benchmark == 'MTEB subset of 15' and attention == 'causal'")
     for training in ("none", "simcse"):
         rows = frame[frame["training"] == training]
         assert set(rows.loc[rows.groupby("model")["score"].idxmax(), "pooling"]) == {"weighted-mean"}
-    hours = authored.published("llm2vec_hours").pivot(index="model", columns="method", values="hours")
+    hours = papers.published("llm2vec_hours").pivot(index="model", columns="method", values="hours")
     times = (hours["echo"] / hours["llm2vec"]).round(2)
     assert claims.get("llm2vec-echo-cost").published == {model: {"echo_time": time} for model, time in times.items()}
 
@@ -301,9 +301,9 @@ NV_EMBED = [entry for entry in claims.load().values() if entry.paper == "NV-Embe
 
 
 def test_nv_embed_numbers_are_those_of_the_published_tables():
-    poolings = authored.published("nv_embed_pooling")
+    poolings = papers.published("nv_embed_pooling")
     poolings = poolings.set_index(["model", "stage", "pooling", "attention", "task_type"])["score"]
-    recipes = authored.published("nv_embed_training").set_index(["recipe", "task_type"])["score"]
+    recipes = papers.published("nv_embed_training").set_index(["recipe", "task_type"])["score"]
     seen = set()
     for entry in NV_EMBED:
         for model, numbers in entry.published.items():
@@ -337,7 +337,7 @@ LENS = [entry for entry in claims.load().values() if entry.paper == "LENS" and e
 
 
 def test_lens_numbers_are_those_of_the_published_tables():
-    tables = {table: authored.published(table).set_index(keys)["score"] for table, keys in LENS_KEYS.items()}
+    tables = {table: papers.published(table).set_index(keys)["score"] for table, keys in LENS_KEYS.items()}
     seen = set()
     for entry in LENS:
         assert set(entry.published) == {"LENS-8000"}
@@ -374,21 +374,21 @@ def test_causal2vec_numbers_are_those_of_the_published_tables():
             assert set(numbers) == set(entry.names()), entry.id
             model, _, what = model.partition(", ")
             if entry.id == "causal2vec-over-encoder":
-                table = authored.published("causal2vec_encoders").set_index(["model", "encoder", "task_type"])["score"]
+                table = papers.published("causal2vec_encoders").set_index(["model", "encoder", "task_type"])["score"]
                 assert numbers == {
                     "encoder": table["none", what, "average"],
                     "causal2vec": table[model, what, "average"],
                 }
                 continue
             if entry.id == "causal2vec-against-few-shot-cost":
-                table = authored.published("causal2vec_efficiency").set_index(["method", "task"])
+                table = papers.published("causal2vec_efficiency").set_index(["method", "task"])
                 for name, method in (("causal2vec", "Causal2Vec"), ("few_shot", "bge-en-icl (few-shot)")):
                     row = table.loc[method, what]
                     assert (numbers[f"{name}_tokens"], numbers[f"{name}_time"]) == (row.tokens, row.milliseconds)
                 continue
             for name, number in numbers.items():
                 table, *key = QUOTED_CAUSAL2VEC[name]
-                scores = authored.published(table).set_index(["model", "variant", "task_type"])["score"]
+                scores = papers.published(table).set_index(["model", "variant", "task_type"])["score"]
                 assert number == scores[(model, *key)], (entry.id, model, name)
                 seen.add(name)
     assert seen == set(QUOTED_CAUSAL2VEC)
@@ -408,7 +408,7 @@ ANCHOR = [entry for entry in claims.load().values() if entry.paper == "Anchor" a
 
 def anchor_numbers():
     """What the tables have under the names of the rules, by claim, model and name."""
-    tables = {name: authored.published(f"anchor_{name}") for name in ANCHOR_TABLES}
+    tables = {name: papers.published(f"anchor_{name}") for name in ANCHOR_TABLES}
     short = {variant: name for name, variant in ANCHOR_VARIANTS.items()}
     averages = {name: tables[name].query("task_type == 'average'") for name in ("mteb", "objectives")}
     found = {}

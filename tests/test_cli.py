@@ -11,7 +11,8 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 import workbook as package
-from workbook import claims, cli, doctor
+from workbook import cli, doctor
+from workbook.papers import claims
 
 
 @pytest.fixture

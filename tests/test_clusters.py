@@ -16,9 +16,9 @@ from transformers import PreTrainedTokenizerFast
 from workbook import backbones
 from workbook.errors import DamagedFileError, InvalidValueError, MissingDataError, ModelNotFoundError
 from workbook.files import write_checksums
-from workbook.modules import clusters as module
-from workbook.modules.clusters import Clusters, cluster_head, clusters_of, head_sha256, variants
-from workbook.modules.kmeans import KMeans, Rows
+from workbook.vocabulary import clusters as module
+from workbook.vocabulary.clusters import Clusters, cluster_head, clusters_of, head_sha256, variants
+from workbook.vocabulary.kmeans import KMeans, Rows
 
 KINDS = pytest.mark.parametrize("spherical", [True, False])
 

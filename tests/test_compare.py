@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from workbook import claims
-from workbook.corpora import authored
+from workbook import papers
 from workbook.experiments import compared, differences, estimate, judged, nv_embed, over_seeds, paired
 from workbook.experiments.llm2vec import above_uni
+from workbook.papers import claims
 
 
 def rows(source="recorded", **by_variant):
@@ -114,11 +114,11 @@ def test_paired_by_unit_the_same_sentences_make_no_doubt():
 
 
 def test_gains_over_the_causal_model_beside_the_paper():
-    paper = authored.published("llm2vec_mteb").query("benchmark == 'MTEB subset of 15' and pooling == 'mean'")
+    paper = papers.published("llm2vec_mteb").query("benchmark == 'MTEB subset of 15' and pooling == 'mean'")
     table = above_uni(paper, pd.DataFrame({"variant": ["Bi", "Uni"], "score": [36.0, 40.0]}))
     assert list(table.columns) == ["LLaMA-2-7B", "Mistral-7B", "S-LLaMA-1.3B", "here"]
     assert table.loc["Bi"].round(2).tolist() == [-7.61, 7.07, -2.77, -4.0]  # table 5
     assert (table.loc["Uni"] == 0).all()
-    words = above_uni(authored.published("llm2vec_words"), pd.DataFrame({"variant": ["Bi"], "score": [36.0]}))
+    words = above_uni(papers.published("llm2vec_words"), pd.DataFrame({"variant": ["Bi"], "score": [36.0]}))
     assert "BERT-large" not in words  # no causal row to compare with
     assert words.loc["Bi + MNTP", "S-LLaMA-1.3B"] == pytest.approx((90.51 + 96.59 + 92.04 - 86.10 - 96.09 - 90.89) / 3)

@@ -438,7 +438,7 @@ def test_other_poolings_and_hybrids(build, encoder):
 
 
 def test_in_a_chat_the_token_stands_behind_the_opener():
-    """With an instruction and without; the closing mark is not pooled, EOS behind it is."""
+    """With an instruction and without; the suffix mark is not pooled, EOS behind it is."""
     tokenizer = tiny_tokenizer()
     opener, asked, (a,), closer = (
         tokenizer(text, add_special_tokens=False).input_ids for text in ("[INST]", "[INST] say", "a", " [/INST]")

@@ -53,7 +53,7 @@ def check(fixture, loss, columns, prefix, names, labels=None):
 )
 def test_parity_with_llm2vec(case, temperature, names, cached):
     fixture = Fixture("contrastive/llm2vec_hard_negative")
-    loss = Contrastive(given(), temperature, mini_batch_size=cached)
+    loss = Contrastive(given(), temperature=temperature, mini_batch_size=cached)
     gradients = check(fixture, loss, [fixture.tensors[name] for name in names], f"{case}.", names)
     for name, gradient in gradients.items():
         fixture.close(gradient, f"{case}.grad.{name}", kind="gradients")
@@ -63,7 +63,7 @@ def test_parity_with_llm2vec(case, temperature, names, cached):
 def test_parity_with_llm2vec_simcse():
     fixture = Fixture("contrastive/llm2vec_simcse")
     views = [fixture.tensors[name] for name in ("view1", "view2")]
-    gradients = check(fixture, Contrastive(given(), 0.05), views, "", ("view1", "view2"))
+    gradients = check(fixture, Contrastive(given(), temperature=0.05), views, "", ("view1", "view2"))
     for name, gradient in gradients.items():
         fixture.close(gradient, f"grad.{name}", kind="gradients")
         # The two views are so near that the gradients (1e-8) are mostly float32 round-off, in the fixture too; the same
@@ -78,7 +78,7 @@ def test_parity_with_lens(temperature, negatives, in_batch):
     query, passage = fixture.tensors["query"], fixture.tensors["passage"]
     prefix = f"temperature_{temperature}.{negatives}."
     columns = [query, *(passage[place::4] for place in range(4))]
-    loss = Contrastive(given(), temperature, in_batch=in_batch)
+    loss = Contrastive(given(), temperature=temperature, in_batch=in_batch)
     gradients = check(fixture, loss, columns, prefix, ["query", 0, 1, 2, 3])
     assert_relative(gradients["query"], fixture.expected[f"{prefix}grad.query"], 1e-4)
     passages = torch.stack([gradients[place] for place in range(4)], dim=1).flatten(0, 1)
@@ -92,7 +92,7 @@ def test_parity_with_the_distillation_of_lens(temperature, cached):
     query, passage = fixture.tensors["query"], fixture.tensors["passage"]
     prefix = f"temperature_{temperature}.in_batch_distill."
     columns = [query, *(passage[place::4] for place in range(4))]
-    loss = Contrastive(given(), temperature, mini_batch_size=cached)
+    loss = Contrastive(given(), temperature=temperature, mini_batch_size=cached)
     gradients = check(fixture, loss, columns, prefix, ["query", 0, 1, 2, 3], fixture.tensors["teacher_scores"])
     assert_relative(gradients["query"], fixture.expected[f"{prefix}grad.query"], 1e-4)
     passages = torch.stack([gradients[place] for place in range(4)], dim=1).flatten(0, 1)
@@ -103,7 +103,7 @@ def test_parity_with_the_distillation_of_lens(temperature, cached):
 def test_distillation_is_added_with_and_without_in_batch_negatives(in_batch):
     fixture = Fixture("contrastive/lens")
     columns = [fixture.tensors["query"], *(fixture.tensors["passage"][place::4] for place in range(4))]
-    loss, scores = Contrastive(given(), 0.1, in_batch=in_batch), fixture.tensors["teacher_scores"]
+    loss, scores = Contrastive(given(), temperature=0.1, in_batch=in_batch), fixture.tensors["teacher_scores"]
     features = [{"sentence_embedding": column} for column in columns]
     added = loss(features, scores) - loss(features)
     fixture.close(added.view(1), "temperature_0.1.distill_term.loss", kind="loss")
@@ -123,7 +123,7 @@ def test_scores_that_do_not_fit_the_batch(shape):
 def test_without_in_batch_negatives_a_row_does_not_see_the_others():
     fixture = Fixture("contrastive/lens")
     columns = [fixture.tensors["query"], *(fixture.tensors["passage"][place::4] for place in range(4))]
-    loss = Contrastive(given(), 0.1, in_batch=False)
+    loss = Contrastive(given(), temperature=0.1, in_batch=False)
     whole = loss([{"sentence_embedding": column} for column in columns])
     rows = [loss([{"sentence_embedding": column[row : row + 1]} for column in columns]) for row in range(3)]
     torch.testing.assert_close(torch.stack(rows).mean(), whole)
@@ -152,8 +152,8 @@ def gradients(model, loss, columns):
 def test_gradients_reach_the_decoder_with_and_without_gradcache(attention):
     model = chain(attention=attention)
     columns = [TEXTS, [text.upper() for text in TEXTS], ["no", "nothing like it", "else"]]
-    value, plain = gradients(model, Contrastive(model, 0.5), columns)
-    again, cached = gradients(model, Contrastive(model, 0.5, mini_batch_size=2), columns)
+    value, plain = gradients(model, Contrastive(model, temperature=0.5), columns)
+    again, cached = gradients(model, Contrastive(model, temperature=0.5, mini_batch_size=2), columns)
     assert again == pytest.approx(value, rel=1e-5)
     for name, gradient in plain.items():
         assert gradient.abs().sum() > 0, name
@@ -191,7 +191,7 @@ def test_duplicates_are_said_once_with_their_rows():
 @pytest.mark.parametrize("temperature", [0, -1.0, True, None, "0.05", float("nan"), float("inf")])
 def test_a_temperature_that_is_none(temperature):
     with pytest.raises(InvalidValueError, match="temperature: expected a positive number"):
-        Contrastive(given(), temperature)
+        Contrastive(given(), temperature=temperature)
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.0, True])
@@ -246,9 +246,9 @@ def test_a_dropout_that_is_none(probability):
 @pytest.mark.parametrize("cached", [None, 2])
 def test_simcse_is_contrastive_over_two_passes(cached):
     model = chain(attention="bidirectional").train()
-    loss = SimCSE(model, 0.5, mini_batch_size=cached)
+    loss = SimCSE(model, temperature=0.5, mini_batch_size=cached)
     value, simcse = gradients(model, loss, [TEXTS])
-    again, pairs = gradients(model, Contrastive(model, 0.5, mini_batch_size=cached), [TEXTS, TEXTS])
+    again, pairs = gradients(model, Contrastive(model, temperature=0.5, mini_batch_size=cached), [TEXTS, TEXTS])
     assert value == pytest.approx(again, abs=1e-5)
     assert all(farthest(simcse[name], pairs[name]) <= 1e-5 for name in pairs)
     assert all(gradient.abs().sum() > 0 for gradient in simcse.values())
@@ -267,7 +267,7 @@ def test_simcse_leaves_mode_and_generator_alone():
 def test_simcse_refuses_what_teaches_nothing():
     model = chain()
     with pytest.raises(
-        AttentionError, match=r"Expected two passes with dropout 0 to differ, measured equal .* trivially right"
+        AttentionError, match=r"Expected two passes with dropout 0.0 to differ, measured equal .* trivially right"
     ):
         SimCSE(model, dropout=0)
     with pytest.raises(InvalidValueError, match="batch: expected at least two rows"):

@@ -7,8 +7,8 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules.module import Module
 
+from workbook.data.curation import from_classes, from_graded, mine
 from workbook.errors import InvalidValueError, UnknownNameError
-from workbook.training.curation import from_classes, from_graded, mine
 
 
 class Given(Module):

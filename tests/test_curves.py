@@ -7,7 +7,7 @@ from training_tools import stage, tiny, trained
 
 from workbook.errors import InvalidValueError
 from workbook.experiments import area, over_seeds, steps_to_reach
-from workbook.training import Watch
+from workbook.training import Evaluator
 
 
 def curve(steps, scores, **columns):
@@ -69,10 +69,10 @@ def test_means_over_seeds():
 
 
 def test_of_a_training(own):
-    """The curve that a watch makes, from before the first step."""
+    """The curve that a evaluator makes, from before the first step."""
     seen = iter(range(100))
-    watch = Watch("count", 2, lambda model: {"score": next(seen)})
-    made = trained(stage(own, "reconstruction", steps=6), model=tiny("anchor"), watch=watch).curve
+    evaluator = Evaluator("count", 2, lambda model: {"score": next(seen)})
+    made = trained(stage(own, "reconstruction", steps=6), model=tiny("anchor"), evaluator=evaluator).curve
     assert made["step"].tolist() == [0, 2, 4, 6]
     assert area(made, ["stage"])["score"].tolist() == [1.5]
     assert steps_to_reach(made, 2.5, ["stage"])["steps"].tolist() == [5]

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from workbook.corpora import docs as corpus
-from workbook.corpora import sources
+from workbook.corpora import packages as sources
 from workbook.corpora.docstrings import pairs_of, split_docstring
 from workbook.errors import DamagedFileError, MissingDataError, OutputError, UnknownNameError
 from workbook.files import ROOT

@@ -28,8 +28,8 @@ def cache(tmp_path, docs, monkeypatch):
 
 def test_every_method_is_there_untrained_and_trained():
     names = [one.name for one in equal_budget.METHODS.variants]
-    assert {name.removesuffix(equal_budget.UNTRAINED) for name in names} == {*workbook.METHODS}
-    assert len(names) == 2 * len(workbook.METHODS)
+    assert {name.removesuffix(equal_budget.UNTRAINED) for name in names} == {*equal_budget.COMPARED}
+    assert len(names) == 2 * len(equal_budget.COMPARED)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_every_method_is_there_untrained_and_trained():
 )
 def test_budgets_are_equal(variant, share, smollm2):
     """Tokens of the batches as the model lays them out, over all stages, to within the rounding of two steps."""
-    recipe = variant.recipe("cpu", "smollm2-135m")
+    recipe = variant.trained_by("cpu", "smollm2-135m")
     mode = workbook.methods.get(variant.method).chain.attention
     smollm2[0].attention = mode
     pairs = load_docs().split("train").sample(64, random_state=1)
@@ -57,7 +57,7 @@ def test_budgets_are_equal(variant, share, smollm2):
 
 def test_stages_differ_in_what_the_budget_asks_for_alone():
     variants = (*TRAINED, *equal_budget.HALF.variants, *equal_budget.PARTS.variants)
-    ends = [one.recipe("cpu", "smollm2-135m").stages[-1] for one in variants]
+    ends = [one.trained_by("cpu", "smollm2-135m").stages[-1] for one in variants]
     assert {one.options["temperature"] for one in ends} == {0.05}
     # Checkpointing costs time and changes no gradient.
     rest = [one.model_dump(exclude={"steps", "learning_rate", "gradient_checkpointing"}) for one in ends]
@@ -65,13 +65,15 @@ def test_stages_differ_in_what_the_budget_asks_for_alone():
     assert {one.method for one, end in zip(TRAINED, ends, strict=False) if end.gradient_checkpointing} == {"icl"}
     rates = {one.method: end.learning_rate for one, end in zip(TRAINED, ends, strict=False)}
     assert {method for method, rate in rates.items() if rate != 1e-3} == {"causal2vec"}
-    mean, echo = (get("07_methods").variant(name).recipe("cpu", "smollm2-135m").stages[0] for name in ("mean", "echo"))
+    mean, echo = (
+        get("07_methods").variant(name).trained_by("cpu", "smollm2-135m").stages[0] for name in ("mean", "echo")
+    )
     assert mean.steps > 1.5 * echo.steps
 
 
 def test_a_variant_begins_with_the_decoder_of_the_one_before(cache):
     before = Variant("MNTP", "llm2vec", ("mntp",))
-    after = Variant("then", "last-token", (), {"attention": "causal"}, after=before)
+    after = Variant("then", "last-token", (), {"attention": "causal"}, start_from=before)
     trained = before.train(3, "quick", "tiny-llama").model
     begun = after.train(3, "quick", "tiny-llama").model
     assert attention.probe(begun[0].decoder) == "causal"
@@ -85,7 +87,8 @@ def test_what_went_before_counts_for_the_fingerprint():
     stages = {"method": "last-token", "stages": ("contrastive",)}
     chains = [None, Variant("a", "llm2vec", ("mntp",)), Variant("a", "anchor", ("reconstruction",))]
     prints = [
-        equal_budget.PARTS.fingerprint(Variant("x", after=one, **stages), 0, "quick", "tiny-llama") for one in chains
+        equal_budget.PARTS.fingerprint(Variant("x", start_from=one, **stages), 0, "quick", "tiny-llama")
+        for one in chains
     ]
     assert len({*prints}) == 3
 
@@ -94,13 +97,13 @@ def test_measured_beside_its_parts():
     model = workbook.build("mean", "tiny-llama", max_length=200)
     rows = equal_budget.measured(model, SIZES)
     alone = evaluation.evaluate(model, "docs", scale=SIZES, instructions="docs", progress=False).set_index("task")
-    scores = rows[rows["what"] == "score"].set_index("task")["score"]
+    scores = rows[rows["metric"] == "score"].set_index("task")["score"]
     assert scores[alone.index].tolist() == pytest.approx(alone["score"].tolist(), abs=1e-3)
-    assert rows[rows["what"] == "loss"]["score"].item() == pytest.approx(held_out_loss(model), abs=1e-4)
+    assert rows[rows["metric"] == "loss"]["score"].item() == pytest.approx(held_out_loss(model), abs=1e-4)
     pairs = load_docs().split("test").head(12)
     asked = instructions("docs").set_index("task")["instruction"]["DocsRetrieval"]
     documents = [vector / np.linalg.norm(vector) for vector in model.encode(pairs["document"].tolist())]
-    ranks = rows[rows["what"] == "rank"]["score"].tolist()
+    ranks = rows[rows["metric"] == "rank"]["score"].tolist()
     for number, query in enumerate(pairs["query"].head(8)):
         vector = model.encode(query, prompt=asked)
         order = sorted(range(12), key=lambda place: -float(vector @ documents[place]))
@@ -112,13 +115,13 @@ def test_parts_can_be_trained(variant, cache):
     """One step of each stage: that decoder, chain and stages fit together."""
     chain = workbook.methods.get(variant.method).chain
     start = "tiny-llama"
-    if variant.after:
-        start = workbook.build(variant.after.method, start)
+    if variant.start_from:
+        start = workbook.build(variant.start_from.method, start)
         start[0].attention = variant.options.get("attention", chain.attention)
-    options = {name: value for name, value in variant.options.items() if name != "closing"}  # it has no chat template
+    options = {name: value for name, value in variant.options.items() if name != "suffix"}  # it has no chat template
     model = workbook.build(variant.method, start, **options)
     shorter = {"steps": 1, "warmup_steps": 0, "decay_steps": None, "max_length": 200}  # its tokens are characters
-    stages = [stage.model_copy(update=shorter) for stage in variant.recipe("quick", "smollm2-135m").stages]
+    stages = [stage.model_copy(update=shorter) for stage in variant.trained_by("quick", "smollm2-135m").stages]
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     made = training.train(model, Recipe(stages=tuple(stages)), progress=False)
     assert made.history["stage"].tolist() == [stage.name for stage in stages]

@@ -53,7 +53,7 @@ def test_a_figure_has_its_data_and_every_format():
 def averages():
     """Average scores of the records of notebook 07."""
     rows = pd.concat(Record(get(name), "cpu").read()[0] for name in ("07_methods", "07_parts"))
-    return rows.query("what == 'score' and task == 'average'").assign(source="recorded")
+    return rows.query("metric == 'score' and task == 'average'").assign(source="recorded")
 
 
 @pytest.mark.parametrize(("figure", "column"), [("07_average", "method"), ("07_grid", "variant")])

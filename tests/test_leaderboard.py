@@ -4,9 +4,10 @@ import mteb
 import pandas as pd
 import pytest
 
-from workbook.corpora import authored, leaderboard, tables
+from workbook import papers
 from workbook.errors import DamagedFileError, UnknownNameError
 from workbook.files import ROOT
+from workbook.papers import leaderboard, tables
 
 TYPES = {
     "Retrieval": 15,
@@ -53,7 +54,7 @@ BOARD = leaderboard.reported()
 
 @pytest.mark.parametrize("paper", KEYS)
 def test_scores_by_type_follow_from_the_datasets_but_for_those_named(paper):
-    datasets, types = authored.published(f"{paper}_datasets"), authored.published(f"{paper}_mteb")
+    datasets, types = papers.published(f"{paper}_datasets"), papers.published(f"{paper}_mteb")
     if "benchmark" in types:
         types = types[types["benchmark"] == "MTEB"]
     single = datasets[datasets["task"] != "average"]
@@ -76,10 +77,10 @@ def test_scores_by_type_follow_from_the_datasets_but_for_those_named(paper):
 
 def test_misprinted_types_of_anchor_make_two_averages_right():
     """Of three cells in which the first stage seemed to harm or help most, the datasets tell another story."""
-    scores = authored.published("anchor_datasets").query("task != 'average'")
+    scores = papers.published("anchor_datasets").query("task != 'average'")
     means = scores.groupby(["model", "task_type", "variant"])["score"].mean().unstack()
     gain = (means["anchor"] - means["baseline"]).round(2)
-    printed = authored.published("anchor_mteb").pivot(index=["model", "task_type"], columns="variant", values="score")
+    printed = papers.published("anchor_mteb").pivot(index=["model", "task_type"], columns="variant", values="score")
     printed = (printed["anchor"] - printed["baseline"]).round(2)
     cells = [(EIGHT, "Clustering"), (QWEN, "PairClassification"), (THREE, "Summarization")]
     assert printed[cells].tolist() == [-0.61, 1.36, -0.17]
@@ -89,18 +90,18 @@ def test_misprinted_types_of_anchor_make_two_averages_right():
 
 def test_two_papers_print_the_same_numbers_of_the_same_models():
     """LENS and NV-Embed share five models: 49 datasets, and not one digit of difference."""
-    ours = authored.published("lens_datasets").query("task != 'average'")
-    theirs = authored.published("nv_embed_datasets").query("task != 'average'")
+    ours = papers.published("lens_datasets").query("task != 'average'")
+    theirs = papers.published("nv_embed_datasets").query("task != 'average'")
     names = BOARD[BOARD["paper"].isin(["LENS", "NV-Embed"])].set_index("printed")["model"].to_dict()
     both = ours.assign(name=ours["model"].map(names)).merge(
         theirs.assign(name=theirs["model"].map(names)), on=["name", "task"]
     )
     assert len(both) == 5 * 49
     assert (both["score_x"] == both["score_y"]).all()
-    hybrid = authored.published("lens_hybrid").merge(ours, on=["model", "task"])
+    hybrid = papers.published("lens_hybrid").merge(ours, on=["model", "task"])
     assert len(hybrid) == 3 * 15
     assert (hybrid["score_x"] == hybrid["score_y"]).all()
-    labels = authored.published("nv_embed_labels").query("documents == 'examples'").merge(theirs, on="task")
+    labels = papers.published("nv_embed_labels").query("documents == 'examples'").merge(theirs, on="task")
     labels = labels[labels["model"] == "NV-Embed-v2"]
     assert len(labels) == 16
     assert (labels["score_x"] == labels["score_y"]).all()
@@ -108,7 +109,7 @@ def test_two_papers_print_the_same_numbers_of_the_same_models():
 
 @pytest.mark.parametrize("table", ["nv_embed_mteb", "llm2vec_others", "anchor_others"])
 def test_averages_of_other_models_follow_from_the_types_but_for_those_named(table):
-    frame = authored.published(table)
+    frame = papers.published(table)
     scores = frame.pivot(index="model", columns="task_type", values="score")
     assert frame["tasks"].eq(frame["task_type"].map(TYPES | {"average": 56})).all()
     gaps = scores["average"] - (scores[list(TYPES)] * pd.Series(TYPES)).sum(axis=1) / 56
@@ -128,7 +129,7 @@ def test_metrics_are_the_main_scores_of_mteb():
 
 
 def test_air_bench_is_the_same_in_two_papers():
-    frame = authored.published("nv_embed_air_bench")
+    frame = papers.published("nv_embed_air_bench")
     assert dict(frame[["part", "metric"]].drop_duplicates().values) == {"QA": "nDCG@10", "Long-Doc": "Recall@10"}
     for part, total in (("QA", 8), ("Long-Doc", 15)):
         rows = frame[frame["part"] == part]
@@ -138,7 +139,7 @@ def test_air_bench_is_the_same_in_two_papers():
         means = (scores[tasks.index] * tasks).drop(columns="average").sum(axis=1) / total
         assert scores["average"].to_dict() == pytest.approx(means.to_dict(), abs=0.0101)
     names = BOARD.set_index("printed")["model"].to_dict() | {"Bge-en-icl (zero-shot)": "bge-en-icl, zero-shot"}
-    theirs = authored.published("lens_air_bench")
+    theirs = papers.published("lens_air_bench")
     both = [rows.assign(name=rows["model"].map(names)) for rows in (frame[frame["part"] == "QA"], theirs)]
     both = both[0].merge(both[1], on=["name", "domain"])
     assert len(both) == 8 * 9
@@ -146,7 +147,7 @@ def test_air_bench_is_the_same_in_two_papers():
 
 
 def test_compression_loses_less_than_a_smaller_model_and_one_difference_is_misprinted():
-    frame = authored.published("nv_embed_compression")
+    frame = papers.published("nv_embed_compression")
     table = {number: rows for number, rows in frame.groupby(frame["source"].str.split().str[-1])}
     pruned = table["6"].pivot(index=["criterion", "sparsity"], columns="retraining", values="score")
     assert (pruned["labels"] > pruned["none"]).sum() == 8  # all but one gain; the one loses 0.15
@@ -177,7 +178,7 @@ def test_every_model_has_one_method_and_one_backbone():
     "table", ["llm2vec_mteb", "llm2vec_others", "nv_embed_mteb", "lens_mteb", "causal2vec_mteb", "anchor_mteb"]
 )
 def test_every_row_of_a_table_of_models_has_a_name(table):
-    frame = authored.published(table)
+    frame = papers.published(table)
     frame = frame[frame["benchmark"] == "MTEB"] if "benchmark" in frame else frame
     rows = frame[["source", "task_type", "score"]].assign(source=frame["source"].str.split(", table "))
     printed = {(paper, number, kind, score) for (paper, number), kind, score in rows.itertuples(index=False)}

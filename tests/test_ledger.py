@@ -7,9 +7,10 @@ import re
 import pandas as pd
 import pytest
 
-from workbook import claims, ledger, report, runner
 from workbook.errors import DamagedFileError, InvalidValueError, MissingDataError, UnknownNameError
 from workbook.files import ROOT
+from workbook.papers import claims, ledger
+from workbook.runs import report, runner
 
 CLAIMS = claims.load()
 

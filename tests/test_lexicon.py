@@ -23,9 +23,9 @@ from workbook.modules import Decoder, Lexicon
 from workbook.modules.lexicon import LEXICON_POOLINGS, pooled_positions
 from workbook.modules.projection import max_logits, sum_weights
 from workbook.modules.saving import WEIGHTS
-from workbook.modules.sparse import Entry, decode, sparse, write_index
 from workbook.templates import TEMPLATES
 from workbook.tiny import tiny_tokenizer
+from workbook.vocabulary.sparse import Entry, decode, sparse, write_index
 
 TEXTS = ["Basil likes warm soil.", "why do my tomato leaves curl at noon", "a", "naïve café, 3½ limes 😀 終わり"]
 INSTRUCTION = "Find the note that answers"
@@ -457,7 +457,7 @@ def test_an_index_that_can_not_be_written(tmp_path):
 
 
 def test_built_by_name_from_the_head_of_its_backbone():
-    from workbook.modules.clusters import clusters_of
+    from workbook.vocabulary.clusters import clusters_of
 
     model = workbook.build("lens", "tiny-llama", dtype="float32", device="cpu")
     made = clusters_of("tiny-llama", len(tiny_tokenizer()) // 8)  # smaller than the paper's vocabulary
@@ -506,7 +506,7 @@ def test_centring_changes_no_prediction_and_leaves_the_average_logit_at_0():
 
 
 def test_clusters_of_ones_own(tmp_path):
-    from workbook.modules.clusters import cluster_head
+    from workbook.vocabulary.clusters import cluster_head
 
     made = cluster_head(backbones.load_head("tiny-llama").weight, 7, seed=5)
     made.save(tmp_path / "clusters")

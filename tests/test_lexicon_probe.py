@@ -9,9 +9,9 @@ from workbook import build, probes
 from workbook.errors import InvalidValueError
 from workbook.modules import Decoder, Lexicon
 from workbook.modules import lexicon as module
-from workbook.modules.clusters import token_text
 from workbook.modules.lexicon import LEXICON_POOLINGS
 from workbook.templates import Template
+from workbook.vocabulary.clusters import token_text
 
 TEXTS = ["A cat sat.", "why do my tomato leaves curl", "a", "", "naïve café, 3½ limes"]
 INSTRUCTION = "Find the note"

@@ -74,11 +74,11 @@ def test_inside_holds_the_prefix_test_and_the_layers(model):
 
 
 def test_the_watch_measures_retrieval_and_similarity(model):
-    watch = llm2vec.retrieval_and_sts(SIZES)
-    measured = watch.measure(model)
+    evaluator = llm2vec.retrieval_and_sts(SIZES)
+    measured = evaluator.measure(model)
     assert set(measured) == {"retrieval", "sts"}
     assert all(-100 <= value <= 100 for value in measured.values())
-    assert watch.every == 2
+    assert evaluator.every == 2
 
 
 @pytest.mark.parametrize("experiment", llm2vec.EXPERIMENTS, ids=lambda experiment: experiment.name)
@@ -96,5 +96,5 @@ def test_experiments_say_what_they_measure_on(experiment, model, monkeypatch):
     monkeypatch.setattr(tables, "data_path", spied("", tables.data_path))
     monkeypatch.setattr(offline, "load_docs", spied("docs", offline.load_docs))
     monkeypatch.setattr(llm2vec, "load_roles", spied("roles", llm2vec.load_roles))
-    experiment.measure(model, SIZES) if experiment.measure else experiment.watch(SIZES).measure(model)
-    assert opened == set(experiment.reads)
+    experiment.measure(model, SIZES) if experiment.measure else experiment.evaluator(SIZES).measure(model)
+    assert opened == set(experiment.inputs)

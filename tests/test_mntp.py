@@ -127,14 +127,14 @@ def test_only_masked_positions_go_through_the_head(model):
     loss = MNTP(model, head_of(), generator=seeded())
     original = F.linear
 
-    class Watch(torch.overrides.TorchFunctionMode):
+    class Evaluator(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, function, types, args=(), kwargs=None):
             result = function(*args, **(kwargs or {}))
             if function is original and result.shape[-1] == 259:
                 shapes.append(tuple(result.shape))
             return result
 
-    with Watch():
+    with Evaluator():
         loss([model.preprocess(TEXTS)])
     assert len(shapes) == 1
     assert len(shapes[0]) == 2

@@ -16,7 +16,7 @@ from workbook.files import ROOT
 
 PARAMETERS = 'scale = "quick"\nbackbone = "tiny-llama"\nseed = 0\nrerun = False\noutput_dir = "out"'
 START = (
-    "import ipywidgets\nimport pandas as pd\nfrom workbook import figures, notebook\n"
+    "import ipywidgets\nimport pandas as pd\nfrom workbook import figures\nfrom workbook.runs import notebook\n"
     'run = notebook.start("00_sample", scale=scale, backbone=backbone, seed=seed, rerun=rerun, output_dir=output_dir)'
 )
 FIGURE = (

@@ -11,8 +11,10 @@ import torch
 from IPython.core.interactiveshell import InteractiveShell
 from pydantic import Field
 
-from workbook import claims, figures, notebook
+from workbook import figures
 from workbook.errors import InvalidValueError, ModelNotFoundError, OutputError, UnknownNameError
+from workbook.papers import claims
+from workbook.runs import notebook
 
 GOOD = {"scale": "quick", "backbone": "tiny-llama", "seed": 0, "rerun": False}
 ALLOWED = {"pooling": ["mean", "last-token"], "layer": range(31), "rate": Annotated[float, Field(gt=0)]}

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from workbook import checks, report
+from workbook import checks
 from workbook.files import ROOT
+from workbook.runs import report
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 HIDDEN = {"tags": ["solution"], "jupyter": {"source_hidden": True}}

@@ -8,17 +8,18 @@ import pytest
 from workbook import backbones
 from workbook.corpora.authored import hard_negatives, paraphrase_ladder, reviews, topics
 from workbook.corpora.docs import load_docs
+from workbook.data import blend
+from workbook.data import rows as data
+from workbook.data.sources import SOURCES
 from workbook.errors import MissingDataError
 from workbook.evaluation import tasks
-from workbook.training import blend, data
-from workbook.training.sources import SOURCES
 
 SOURCE_NAMES = ("docs-mined", "docs-blend", "docs-blend-labels")
 
 
 def texts_of(source):
     """All texts of a source, those of any column."""
-    for dataset in SOURCES[source]["contrastive"]().values():
+    for dataset in SOURCES[source]["pairs"]().values():
         for column in dataset.column_names:
             if not column.endswith("instruction"):
                 yield from dataset[column]

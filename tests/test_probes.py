@@ -11,8 +11,8 @@ from sentence_transformers.util.quantization import quantize_embeddings
 
 from workbook import attention, build, probes, recipe
 from workbook.corpora import authored
+from workbook.data import rows as training_data
 from workbook.errors import InvalidValueError, UnknownNameError
-from workbook.training import data as training_data
 
 TEXTS = ["one two three four five six", "seven eight nine ten eleven twelve", "red green blue white black grey"]
 TRIPLES = authored.future_tokens().head(6)

@@ -4,17 +4,15 @@ from itertools import pairwise
 
 import pytest
 
-from workbook import METHODS, build, recipe
+from workbook import METHODS, build, objectives, recipe
 from workbook.backbones import load_config
+from workbook.data.rows import SOURCES
 from workbook.errors import ModelNotFoundError, UnknownNameError
 from workbook.methods import anchor, nv_embed
 from workbook.modules import make_pooling
-from workbook.modules.clusters import clusters_of
 from workbook.objectives import OBJECTIVES
 from workbook.scale import SCALES
-from workbook.training.data import SOURCES
-from workbook.training.prepare import objective
-from workbook.training.sources import PAIRED
+from workbook.vocabulary.clusters import clusters_of
 
 NAMES = {
     "llm2vec": ["mntp", "simcse", "contrastive"],
@@ -46,8 +44,9 @@ def test_every_method_has_a_recipe_at_every_scale(method, scale):
     stages = recipe(method, scale, "tiny-llama").stages
     assert [stage.name for stage in stages] == NAMES.get(method, ["contrastive"])
     for stage in stages:
-        objective(stage)  # its options exist
-        assert (PAIRED[0] if stage.objective in PAIRED else stage.objective) in SOURCES[stage.data]
+        kind = objectives.get(stage.objective)
+        kind.validated(stage.options)
+        assert kind.reads in SOURCES[stage.data]
         assert stage.batch_size % stage.accumulation == 0
         assert stage.warmup_steps < stage.steps <= (stage.decay_steps or stage.steps)
         assert stage.batch_size % stage.options.get("mini_batch_size", 1) == 0
@@ -186,7 +185,7 @@ def test_causal2vec_as_published(sized, width, steps, rows, alpha):
 def test_anchor_as_published():
     """Section 3.2 and appendix A.2; the adapters' rate, steps and warm-up are LLM2Vec's."""
     chain, (first, second) = METHODS["anchor"].chain, recipe("anchor", "paper", "any").stages
-    assert (chain.pooling, chain.attention, chain.template, chain.closing) == ("last_token", "causal", "eos", "eos")
+    assert (chain.pooling, chain.attention, chain.template, chain.suffix) == ("last_token", "causal", "eos", "eos")
     assert first.options == {"alpha": 0.2, "train_head": True}
     assert (first.steps, second.steps) == (2000, 1000)
     assert (first.learning_rate, second.learning_rate) == (4e-5, 2e-4)
@@ -220,7 +219,7 @@ def test_the_ablations_of_anchor_differ_in_one_thing(scale):
     other, same = anchor.with_llama2vec(scale, "any").stages
     options = {name: value for name, value in first.options.items() if name == "train_head"}
     assert (other, same) == (first.model_copy(update={"objective": "llama2vec", "options": options}), second)
-    objective(other)
+    other.resolved()
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -240,7 +239,7 @@ def test_the_ablations_of_nv_embed_differ_in_one_thing(scale):
     )
     assert nv_embed.without_mining(scale, "any").stages == (first.model_copy(update={"negatives": 0}), second)
     for stage in (single, together):
-        objective(stage)
+        stage.resolved()
 
 
 @pytest.mark.parametrize(

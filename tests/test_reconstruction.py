@@ -11,13 +11,13 @@ from transformers import AutoModelForCausalLM
 
 import workbook
 from workbook import backbones
+from workbook.data import rows as training_data
 from workbook.errors import InvalidValueError, UnknownNameError
 from workbook.modules import Decoder, Pooling
 from workbook.modules.projection import token_losses
 from workbook.objectives import LLaMA2Vec, Reconstruction
 from workbook.objectives.reconstruction import _once
 from workbook.training import Adapter
-from workbook.training import data as training_data
 
 QUERIES = ["how long", "which one of the three", "a b"]
 DOCUMENTS = ["it takes a whole day", "neither", "the first, and then all of the others"]
@@ -74,7 +74,7 @@ def laid_out(model, text, instruction=None):
     return torch.tensor([model[0].encode_texts([text], instruction)[0].input_ids])
 
 
-def naive(model, whole, alpha=0.2, shift=0, write_bos=False):
+def naive(model, whole, alpha=0.2, shift=0):
     """The loss by equations 1 to 5; ``shift`` takes the anchors of other rows."""
     tokenizer, table = model.tokenizer, whole.get_input_embeddings()
     given = [[(text, INSTRUCTION) for text in QUERIES], [(text, None) for text in DOCUMENTS]]
@@ -85,7 +85,7 @@ def naive(model, whole, alpha=0.2, shift=0, write_bos=False):
             text, instruction = source[(row + shift) % len(source)]
             words = ids_of(tokenizer, target[row][0])
             read = torch.cat([anchor(whole, laid_out(model, text, instruction)), table(words)], dim=1)
-            if write_bos and tokenizer.bos_token_id is not None:
+            if model[0].vector_behind_bos and tokenizer.bos_token_id is not None:
                 read = torch.cat([table(torch.tensor([[tokenizer.bos_token_id]])), read], dim=1)
             logits = whole(inputs_embeds=read).logits[:, -words.shape[1] - 1 : -1]
             found.append(F.cross_entropy(logits[0], words[0], reduction="none"))
@@ -93,15 +93,15 @@ def naive(model, whole, alpha=0.2, shift=0, write_bos=False):
     return alpha * losses[0] + (1 - alpha) * losses[1]
 
 
-@pytest.mark.parametrize(("side", "write_bos"), [("left", False), ("right", False), ("left", True), ("right", True)])
+@pytest.mark.parametrize(("side", "behind_bos"), [("left", False), ("right", False), ("left", True), ("right", True)])
 @pytest.mark.parametrize("backbone", backbones.TINY)
-def test_against_pairs_one_by_one(backbone, side, write_bos):
-    model = chain(backbone)
+def test_against_pairs_one_by_one(backbone, side, behind_bos):
+    model = chain(backbone, vector_behind_bos=behind_bos)
     model[0].tokenizer.padding_side = side
     whole = whole_model(model, backbone)
     head = None if whole.config.tie_word_embeddings else whole.get_output_embeddings()
-    loss = Reconstruction(model, head, write_bos=write_bos)(sides(model))
-    expected = naive(model, whole, write_bos=write_bos)
+    loss = Reconstruction(model, head)(sides(model))
+    expected = naive(model, whole)
     torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
     assert loss.dtype == torch.float32
     got = gradients(loss, model[0].decoder)
@@ -114,10 +114,10 @@ def test_against_pairs_one_by_one(backbone, side, write_bos):
 CLOSINGS = {"eos": "<|im_end|>", "answer": "<|im_start|>assistant\n", "keywords": "\nKeywords:"}
 
 
-@pytest.mark.parametrize("closing", CLOSINGS)
-def test_closings_on_a_real_tokenizer(closing, smollm2):
+@pytest.mark.parametrize("suffix", CLOSINGS)
+def test_closings_on_a_real_tokenizer(suffix, smollm2):
     """The anchor is the state of the last token that closes the text; the words are the text's own in either case."""
-    model = workbook.build("last-token", smollm2, attention=smollm2[0].attention, closing=closing)
+    model = workbook.build("last-token", smollm2, attention=smollm2[0].attention, suffix=suffix)
     smollm2[0].attention = "causal"
     loss, (query, document) = Reconstruction(model), sides(model)
     for features, texts, name in ((query, QUERIES, "query"), (document, DOCUMENTS, "positive")):
@@ -129,12 +129,12 @@ def test_closings_on_a_real_tokenizer(closing, smollm2):
         row = states[1][document["attention_mask"][1].bool()]
         torch.testing.assert_close(loss.vectors(document)[1], row[-1], atol=1e-4, rtol=1e-4)
         written = model.tokenizer.decode(document["input_ids"][1][document["attention_mask"][1].bool()])
-        assert written.endswith(CLOSINGS[closing])
+        assert written.endswith(CLOSINGS[suffix])
 
 
 @pytest.mark.parametrize("method", ["mean", "echo"])
 def test_any_vector_as_wide_as_the_states_is_an_anchor(method):
-    """Without a closing every pooled token is a word; of a text that is read twice, the second copy's are."""
+    """Without a suffix every pooled token is a word; of a text that is read twice, the second copy's are."""
     model = chain(method=method)
     ids, own = objective(model).texts(model.preprocess(DOCUMENTS), "positive")
     assert [model.tokenizer.decode(row[where]) for row, where in zip(ids, own, strict=True)] == DOCUMENTS
@@ -143,11 +143,10 @@ def test_any_vector_as_wide_as_the_states_is_an_anchor(method):
 # Layout
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"), [(Reconstruction, {}), (Reconstruction, {"write_bos": True}), (LLaMA2Vec, {})]
-)
-def test_padding_changes_nothing(model, kind, options):
-    loss, given = objective(model, kind, **options), sides(model)
+@pytest.mark.parametrize(("kind", "behind_bos"), [(Reconstruction, False), (Reconstruction, True), (LLaMA2Vec, False)])
+def test_padding_changes_nothing(kind, behind_bos):
+    model = chain(vector_behind_bos=behind_bos)
+    loss, given = objective(model, kind), sides(model)
     reference = loss(given)
     wanted = gradients(reference, model)
     for left, right in ((5, 0), (0, 5), (2, 3)):
@@ -165,12 +164,13 @@ def test_padding_changes_nothing(model, kind, options):
 
 
 def test_a_tokenizer_without_bos_has_nothing_in_front(model):
-    given = sides(model)
-    losses = [objective(model, write_bos=one) for one in (False, True)]
-    assert abs(losses[0](given) - losses[1](given)) > 1e-4
+    loss, given = objective(model), sides(model)
+    first = loss(given)
+    model[0].vector_behind_bos = True
+    assert abs(loss(given) - first) > 1e-4
     model[0].tokenizer = copy.deepcopy(model.tokenizer)
     model.tokenizer.bos_token = None
-    torch.testing.assert_close(losses[1](given), losses[0](given), atol=0, rtol=0)
+    torch.testing.assert_close(loss(given), first, atol=0, rtol=0)
 
 
 def test_words_follow_the_anchor_at_once(model):
@@ -310,13 +310,13 @@ def test_no_more_logits_than_may_be_held(model, kind, monkeypatch):
     vocabulary, original = len(loss.projection()[0]), F.linear
     monkeypatch.setattr("workbook.modules.projection.token_losses.__defaults__", (None, 2 * vocabulary))
 
-    def watched(*arguments):
+    def evaluated(*arguments):
         made = original(*arguments)
         if made.shape[-1] == vocabulary:
             shapes.append(tuple(made.shape))
         return made
 
-    monkeypatch.setattr(F, "linear", watched)
+    monkeypatch.setattr(F, "linear", evaluated)
     again = loss(given)
     torch.testing.assert_close(again, reference)
     for name, gradient in gradients(again, loss).items():
@@ -356,7 +356,7 @@ def test_parity_with_anchor(case, kernel):
         given.append({"input_ids": ids, "attention_mask": mask, "pooling_mask": mask})
     versions = ["intended", "released"] if case == "plain" else ["intended"]
     for alpha, name in ((1, "loss_q2d"), (0, "loss_d2q"), (0.2, "loss")):
-        loss = Reconstruction(model, whole.lm_head, alpha, train_head=True)(given)
+        loss = Reconstruction(model, whole.lm_head, alpha=alpha, train_head=True)(given)
         for version in versions:
             fixture.close(loss.detach().view(1), f"{case}.{version}.{name}", kind="loss")
     loss.backward()
@@ -453,7 +453,7 @@ def test_sources_of_pairs(docs):
     options = {"tokenizer": backbones.load_tokenizer("tiny-llama"), "max_length": 8, "limit": 20}
     one, other = (training_data.load("docs", name, **options) for name in ("contrastive", "reconstruction"))
     assert one.fingerprint == other.fingerprint
-    with pytest.raises(InvalidValueError, match=r"one that reconstruction can read \(docs, docs-mined"):
+    with pytest.raises(InvalidValueError, match=r"one that has pairs \(docs, docs-mined"):
         training_data.load("wikitext", "reconstruction", **options)
 
 
@@ -463,7 +463,7 @@ def test_sources_of_pairs(docs):
 @pytest.mark.parametrize("alpha", [-0.1, 1.1, float("nan"), float("inf"), True, False, None, "0.2"])
 def test_an_alpha_that_is_none(model, alpha):
     with pytest.raises(InvalidValueError, match=r"alpha: expected a weight, at least 0 and at most 1"):
-        Reconstruction(model, head_of(), alpha)
+        Reconstruction(model, head_of(), alpha=alpha)
 
 
 @pytest.mark.parametrize("kind", [Reconstruction, LLaMA2Vec])

@@ -10,9 +10,16 @@ import pytest
 from workbook import experiments
 from workbook.errors import WorkbookError
 from workbook.experiments import RECORDED, Experiment, Record, Variant
+from workbook.files import ROOT
 
-KEYS = {"experiment", "what", "scale", "backbone", "backbone_sha256", "cells"}
+KEYS = {"experiment", "description", "scale", "backbone", "backbone_sha256", "cells"}
 CELL = {"variant", "seed", "fingerprint", "data", "seconds", "device", "platform", "threads", "written", "versions"}
+
+
+STALE = {name for name in experiments.EXPERIMENTS if name.partition("_")[0].isdigit()}
+"""Experiments whose records are of earlier recipes, until they are recorded again; notebooks show them with a note."""
+
+NOTEBOOKS = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "notebooks").glob("*.ipynb")))
 
 
 def problems(folder):
@@ -40,7 +47,9 @@ def _problems(path):
         yield f"expected the name {record.json.name}"
         return
     try:
-        record.load()
+        record.load(stale=experiment.name in STALE)
+        if experiment.name in STALE and not record.stale():
+            yield "current, and yet in the list of stale records"
     except WorkbookError as error:
         yield str(error)
         return
@@ -72,9 +81,10 @@ def missing(experiment, folder):
     return sorted({(cell["variant"], cell["seed"]) for cell in recorded} ^ set(wanted))
 
 
-@pytest.mark.parametrize("name", experiments.EXPERIMENTS)
-def test_every_experiment_is_recorded_in_full(name):
-    assert missing(experiments.get(name), RECORDED) == []
+def test_every_experiment_of_a_notebook_is_recorded_in_full():
+    used = [experiment for name, experiment in experiments.EXPERIMENTS.items() if f'\\"{name}\\"' in NOTEBOOKS]
+    assert len(used) > 10
+    assert {experiment.name: cells for experiment in used if (cells := missing(experiment, RECORDED))} == {}
 
 
 # The check itself
@@ -133,7 +143,7 @@ def test_records_of_other_experiments_are_seen(folder, monkeypatch, changed, mes
     [
         ("json", '"device": "', '"device": "/home/me ', "absolute path"),
         ("json", '"device"', '"machine"', "says"),
-        ("json", '"what"', '"why"', "keys"),
+        ("json", '"description"', '"why"', "keys"),
         ("json", '"tiny-llama"', '"tiny-qwen2"', "expected the name 02_small-quick-tiny-qwen2.json"),
         ("json", '"mteb"', '"metb"', "says"),
         ("csv", "b,0", "c,0", "no rows of"),

@@ -16,15 +16,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from workbook import backbones, cli, experiments, methods, notebook
+from workbook import backbones, cli, experiments, methods
+from workbook.data import rows
 from workbook.errors import DamagedFileError, MissingDataError, OutputError, UnknownNameError
 from workbook.experiments import Experiment, Record, Variant, grid
 from workbook.files import ROOT
 from workbook.methods.chain import Chain
+from workbook.runs import notebook
 from workbook.scale import get_scale
-from workbook.training import Watch
+from workbook.training import Evaluator
 from workbook.training.recipe import Recipe, Stage
-from workbook.training.stage import load_data
 
 PLAIN, TRAINED = Variant("plain", "small"), Variant("trained", "small", ("contrastive",))
 BIDIRECTIONAL = {"attention": "bidirectional"}
@@ -77,7 +78,7 @@ def experiment(computed):
         return vectors(model, sizes)
 
     def experiment(**changes):
-        own = {"name": "02_small", "what": "Means", "variants": (PLAIN, TRAINED), "measure": measure}
+        own = {"name": "02_small", "description": "Means", "variants": (PLAIN, TRAINED), "measure": measure}
         return Experiment(**own | changes)
 
     return experiment
@@ -113,7 +114,7 @@ def test_each_cell_is_computed_once(record, computed):
 
 def test_losses_of_training_are_rows_if_asked_for(record):
     rows = record(losses=True).fill([0], ("trained",))
-    losses = rows[rows["what"] == "training"]
+    losses = rows[rows["metric"] == "training"]
     trained = TRAINED.train(0, "quick", "tiny-llama").history
     assert losses["task"].tolist() == trained["stage"].tolist()
     assert losses["step"].tolist() == trained["step"].tolist() == [1, 2]
@@ -122,7 +123,7 @@ def test_losses_of_training_are_rows_if_asked_for(record):
 
 def test_a_variant_beside_another_is_measured_as_the_hybrid_of_both(experiment, monkeypatch):
     other = Variant("bidirectional", "small", ("contrastive",), BIDIRECTIONAL)
-    both = Variant("both", "small", ("contrastive",), beside=other)
+    both = Variant("both", "small", ("contrastive",), hybrid_with=other)
     grid = (TRAINED, other, both)
     monkeypatch.setattr("workbook.experiments.grid.methods.hybrid", lambda *models: ("hybrid of", models))
 
@@ -137,7 +138,7 @@ def test_a_variant_beside_another_is_measured_as_the_hybrid_of_both(experiment, 
     np.testing.assert_allclose(hybrid["score"].tolist(), [one["score"][0], two["score"][0]], atol=1e-6)
     prints = [made.fingerprint(variant, 0, "quick", "tiny-llama") for variant in grid]
     assert len({*prints}) == 3
-    changed = Variant("both", "small", ("contrastive",), beside=TRAINED)
+    changed = Variant("both", "small", ("contrastive",), hybrid_with=TRAINED)
     assert made.fingerprint(changed, 0, "quick", "tiny-llama") not in prints
 
 
@@ -198,14 +199,14 @@ def test_a_manifest_tells_what_made_the_numbers_and_nothing_of_the_machine(recor
 
 
 def test_a_manifest_tells_of_the_data_behind_each_cell(record):
-    made = record(reads=("docs", "texts/reviews.csv"))
+    made = record(inputs=("docs", "texts/reviews.csv"))
     made.fill([0])
     plain, trained = (cell["data"] for cell in json.loads(made.json.read_text())["cells"])
     reviews = hashlib.sha256((ROOT / "data" / "texts" / "reviews.csv").read_bytes()).hexdigest()
     assert plain["measured_on"] == trained["measured_on"] == {"docs": "today's docs", "texts/reviews.csv": reviews}
     assert plain["trained_on"] == {}
     (stage,) = methods.recipe("small", "quick", "tiny-llama").stages
-    read = load_data(stage, backbones.load_tokenizer("tiny-llama"))
+    read = rows.load(**stage.reading(), tokenizer=backbones.load_tokenizer("tiny-llama"))
     assert trained["trained_on"] == {"contrastive": read.fingerprint}
 
 
@@ -223,10 +224,10 @@ def test_a_backbone_in_a_folder_is_recorded_by_its_name(experiment, tmp_path):
 
 
 def test_a_curve_is_recorded_without_its_seconds(record):
-    def watch(sizes):
-        return Watch("mean", 2, lambda model: {"mean": model.encode("a text").mean()})
+    def evaluator(sizes):
+        return Evaluator("mean", 2, lambda model: {"mean": model.encode("a text").mean()})
 
-    frame = record(variants=(TRAINED,), measure=None, watch=watch).fill([0])
+    frame = record(variants=(TRAINED,), measure=None, evaluator=evaluator).fill([0])
     assert list(frame.columns) == ["variant", "seed", "stage", "step", "tokens", "mean"]
     assert list(frame["step"]) == [0, 2]
     assert frame["tokens"].iloc[0] == 0
@@ -235,8 +236,8 @@ def test_a_curve_is_recorded_without_its_seconds(record):
 
 
 def test_a_curve_stands_behind_what_is_measured_at_the_end(record):
-    watch = Watch("two", 1, lambda model: {"two": 2.0})
-    frame = record(variants=(TRAINED,), watch=lambda sizes: watch).fill([0])
+    evaluator = Evaluator("two", 1, lambda model: {"two": 2.0})
+    frame = record(variants=(TRAINED,), evaluator=lambda sizes: evaluator).fill([0])
     assert list(frame.columns) == ["variant", "seed", "text", "score", "stage", "step", "tokens", "two"]
     assert list(frame["text"].dropna()) == [1, 2]
     assert list(frame["step"].dropna()) == [0, 1, 2]
@@ -322,7 +323,7 @@ def fewer(scale):
         ({"variants": (Variant("plain", "small", options=BIDIRECTIONAL), TRAINED)}, 2, "answer", CELLS[:1]),
         ({}, 3, "answer", CELLS[1:]),
         ({}, 2, "reply", CELLS[1:]),
-        ({"what": "Other words"}, 2, "answer", []),
+        ({"description": "Other words"}, 2, "answer", []),
     ],
     ids=["version", "sizes", "options", "steps", "data", "description"],
 )
@@ -335,7 +336,7 @@ def test_stale_cells_are_named_never_shown_and_recorded_again(
     made = record(**changes)
     assert made.stale() == [f"02_small, {variant}, seed {seed}" for variant, seed in wrong]
     if wrong:
-        with pytest.raises(DamagedFileError, match=f"{made.stale()[-1]}. Record them again: .* record 02 "):
+        with pytest.raises(DamagedFileError, match=f"{made.stale()[-1]}. Record them again: .* record 02_small "):
             made.load()
     computed.clear()
     after = made.fill([0, 1])
@@ -352,7 +353,7 @@ READ = ("docs", "roles", "texts/topics.csv", "probes/future_tokens.csv")
 def test_cells_are_stale_when_what_they_are_measured_on_changes(record, tmp_path, monkeypatch, changed):
     shutil.copytree(ROOT / "data", tmp_path / "data")
     monkeypatch.setattr("workbook.files.ROOT", tmp_path)
-    readers = {read: record(read.partition("/")[0], reads=(read,), variants=(PLAIN,)) for read in READ}
+    readers = {read: record(read.partition("/")[0], inputs=(read,), variants=(PLAIN,)) for read in READ}
     for made in readers.values():
         made.fill([0])
         assert made.stale() == []
@@ -366,18 +367,18 @@ def test_cells_are_stale_when_what_they_are_measured_on_changes(record, tmp_path
 
 def test_what_is_read_must_be_there(record):
     with pytest.raises(MissingDataError, match=r"topic\.csv"):
-        record(reads=("texts/topic.csv",)).fill([0])
+        record(inputs=("texts/topic.csv",)).fill([0])
 
 
 @pytest.mark.parametrize("other", [("mean-2", 2), ("mean", 1)])
 def test_cells_are_stale_when_another_curve_is_watched(record, other):
-    def watched(name, every):
-        watch = Watch(name, every, lambda model: {"mean": model.encode("a text").mean()})
-        return record(variants=(TRAINED,), measure=None, watch=lambda sizes: watch)
+    def evaluated(name, every):
+        evaluator = Evaluator(name, every, lambda model: {"mean": model.encode("a text").mean()})
+        return record(variants=(TRAINED,), measure=None, evaluator=lambda sizes: evaluator)
 
-    watched("mean", 2).fill([0])
-    assert watched("mean", 2).stale() == []
-    assert watched(*other).stale() == ["02_small, trained, seed 0"]
+    evaluated("mean", 2).fill([0])
+    assert evaluated("mean", 2).stale() == []
+    assert evaluated(*other).stale() == ["02_small, trained, seed 0"]
 
 
 def test_a_seed_is_part_of_what_is_trained_alone(record):
@@ -409,7 +410,7 @@ def test_nothing_is_recorded(record):
     assert not made.exists()
     assert made.stale() == []
     with pytest.raises(
-        MissingDataError, match=r"python -m workbook record 02 --scale quick --backbone tiny-llama.*rerun = True"
+        MissingDataError, match=r"python -m workbook record 02_small --scale quick --backbone tiny-llama.*rerun = True"
     ):
         made.load()
     assert made.provenance() == "Nothing is recorded of 02_small at scale quick, backbone tiny-llama."
@@ -438,7 +439,9 @@ def test_a_damaged_record_is_said_and_not_used(record, computed, file, damage):
     path.unlink() if damaged is None else path.write_text(damaged)
     assert made.exists()
     for use in (made.load, made.stale, made.provenance, partial(made.fill, [0])):
-        with pytest.raises(DamagedFileError, match=r"Expected a record in .*\.csv and .*\.json, got .* record 02 "):
+        with pytest.raises(
+            DamagedFileError, match=r"Expected a record in .*\.csv and .*\.json, got .* record 02_small "
+        ):
             use()
     assert len(computed) == 1
 
@@ -496,7 +499,7 @@ def test_experiments_are_found_by_notebook_and_by_name():
 @pytest.fixture
 def start(experiment, tmp_path, monkeypatch):
     """A run of a notebook; the record that the project keeps lies in ``runs``."""
-    monkeypatch.setitem(experiments.EXPERIMENTS, "02_small", experiment(live=("trained",)))
+    monkeypatch.setitem(experiments.EXPERIMENTS, "02_small", experiment(rerun_variants=("trained",)))
     monkeypatch.setattr("workbook.experiments.records.RECORDED", tmp_path / "runs")
 
     def start(rerun):
@@ -507,7 +510,7 @@ def start(experiment, tmp_path, monkeypatch):
 
 
 def test_a_notebook_shows_what_is_recorded(start, record, computed):
-    with pytest.raises(MissingDataError, match="record 02 --scale cpu"):
+    with pytest.raises(MissingDataError, match="record 02_small --scale cpu"):
         start(rerun=False).experiment("02_small")
     frame = record().fill([0])
     computed.clear()
@@ -534,11 +537,13 @@ def test_a_rerun_stands_beside_what_is_recorded_and_is_kept(start, record, compu
     assert len(record().load()) == 4, "the project's record is left alone"
 
 
-def test_a_stale_record_stops_a_notebook(start, record):
-    record(version=2).fill([0], ("plain",))
+def test_a_notebook_shows_a_stale_record_under_a_note(start, record):
+    filled = record(version=2).fill([0], ("plain",))
     for rerun in (False, True):
-        with pytest.raises(DamagedFileError, match="stale"):
-            start(rerun).experiment("02_small", "quick")
+        with pytest.warns(UserWarning, match="02_small: 1 of 1 recorded runs are of an earlier version"):
+            rows = start(rerun).experiment("02_small", "quick")
+        assert rows[rows["source"] == "recorded"]["score"].tolist() == filled["score"].tolist()
+    assert record(version=2).warning() == ""
 
 
 # On the command line
@@ -588,8 +593,17 @@ def test_mistakes_exit_with_2_and_one_message(workbook, computed, tmp_path, argu
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_trial_is_recorded_elsewhere(workbook, tmp_path):
+    code, out, _ = workbook(
+        "record", "02_small", "--scale=quick", "--backbone=tiny-llama", f"--output={tmp_path / 'tried'}"
+    )
+    assert (code, out.startswith("Recorded: 02_small")) == (0, True)
+    assert {path.suffix for path in (tmp_path / "tried").iterdir()} == {".csv", ".json"}
+    assert not (tmp_path / "runs").exists()
+
+
 def test_help(workbook):
     code, out, _ = workbook("record", "--help")
     assert code == 0
     assert "NN..." in out
-    assert "Record the experiments of notebooks" in out
+    assert "Record experiments, cell by cell" in out

@@ -2,7 +2,8 @@
 
 import pytest
 
-from workbook.corpora import docs, roles, sources
+from workbook.corpora import docs, roles
+from workbook.corpora import packages as sources
 from workbook.corpora.roles import NO_ROLE, ROLES, snippets_of
 from workbook.errors import DamagedFileError, UnknownNameError
 

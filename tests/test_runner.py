@@ -9,9 +9,10 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from workbook import claims, report, runner
 from workbook.errors import DamagedFileError, InvalidValueError, MissingDataError, OutputError, UnknownNameError
 from workbook.files import atomic_file
+from workbook.papers import claims
+from workbook.runs import report, runner
 
 PARAMETERS = 'scale = "cpu"\noutput_dir = ""'
 GOOD = [
@@ -21,7 +22,7 @@ GOOD = [
 
 JUDGES = [
     "from pathlib import Path",
-    "from workbook import claims",
+    "from workbook.papers import claims",
     'if seed: raise ValueError("before its claim")',
     'claim = claims.Claim(id="c", paper="P", place="table 1", statement="positive", rule=["a > 0"], scale="quick")',
     'verdict = claims.judge(claim, {"a": 1.0}, scale="quick", notebook="05_judges")',
@@ -158,7 +159,7 @@ def test_who_sums_up_waits_for_the_others_and_runs_again_when_they_found_somethi
     source, output = tmp_path / "notebooks", tmp_path / "output"
     source.mkdir()
     write(source / "05_judges.ipynb", "import time; time.sleep(1)", *JUDGES, parameters=PARAMETERS + "\nseed = 0")
-    write(source / "00_sums.ipynb", "from workbook import claims", "claims.read(output_dir + '/claims.json')[0]")
+    write(source / "00_sums.ipynb", "from workbook.papers import claims", "claims.read(output_dir + '/claims.json')[0]")
     sums = nbformat.read(source / "00_sums.ipynb", as_version=4)
     sums.cells[-1].metadata["tags"] = ["sums-up"]
     nbformat.write(sums, source / "00_sums.ipynb")

@@ -7,9 +7,10 @@ import warnings
 import pytest
 
 from workbook import backbones
+from workbook.data import rows as data
+from workbook.data import synthetic
+from workbook.data.synthetic import PROMPTS, examples, tasks
 from workbook.errors import InvalidValueError, UnknownNameError
-from workbook.training import data, synthetic
-from workbook.training.synthetic import PROMPTS, examples, tasks
 
 KEYS = {
     "short-long": ("user_query", "positive_document", "hard_negative_document1", "hard_negative_document2"),

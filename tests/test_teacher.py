@@ -6,10 +6,11 @@ from training_tools import TEXTS, differing, stage, tiny, trained, write_data
 from transformers import AutoConfig, BertConfig, BertForSequenceClassification
 
 from workbook import backbones
+from workbook.data import curation
 from workbook.errors import InvalidValueError, UnknownNameError
 from workbook.experiments import Experiment, Variant
 from workbook.modules import Lexicon
-from workbook.training import Recipe, curation
+from workbook.training import Recipe
 from workbook.training.run import Training
 from workbook.training.teacher import TaughtCollator, Teacher
 
@@ -104,7 +105,7 @@ def test_a_teacher_counts_by_its_content(own, tmp_path):
 
     def names(teacher):
         recipe = Recipe(stages=(stage(data, "contrastive", teacher=teacher, steps=2, max_length=64),))
-        variant = Variant("taught", "lens", ("contrastive",), other=lambda scale, backbone: recipe)
+        variant = Variant("taught", "lens", ("contrastive",), recipe=lambda scale, backbone: recipe)
         made = Experiment("04_taught", "A teacher", (variant,)).fingerprint(variant, 0, "quick", "tiny-llama")
         return Training(tiny("lens"), recipe).stages[0].key, made
 

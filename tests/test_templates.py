@@ -276,13 +276,13 @@ def test_an_instruction_without_room_for_text_is_refused_with_examples_too():
 
 
 def test_a_template_as_data():
-    """What one template alone has does not change how the others are saved."""
+    """Saved whole, defaults included, so that a default that changes later does not change how a model is read."""
     for name, template in TEMPLATES.items():
         data = template.model_dump(mode="json")
-        assert data.keys() - {"words_only", "example", "write_bos"} == {"instructed", "plain", "joint", "mask"}
-        assert bool(data.get("example")) is name.endswith("icl")
-        assert data.get("write_bos", False) is name.startswith("causal2vec")
-        assert data.get("words_only", False) is (name == "lens")
+        assert data.keys() == Template.model_fields.keys()
+        assert bool(data["example"]) is name.endswith("icl")
+        assert data["write_bos"] is name.startswith("causal2vec")
+        assert data["words_only"] is (name == "lens")
         assert Template.model_validate(data) == template
 
 
@@ -292,60 +292,56 @@ KEYWORDS = "\nKeywords:"
 
 @pytest.mark.parametrize("name", ["eos", "causal2vec", "causal2vec-before", "icl"])
 @pytest.mark.parametrize("instruction", [None, "Find the note"])
-@pytest.mark.parametrize(("closing", "expected"), [("answer", ANSWER), ("keywords", KEYWORDS)])
-def test_another_closing_stands_where_eos_did(name, instruction, closing, expected):
+@pytest.mark.parametrize(("suffix", "expected"), [("answer", ANSWER), ("keywords", KEYWORDS)])
+def test_another_closing_stands_where_eos_did(name, instruction, suffix, expected):
     tokenizer = smollm2_tokenizer()
     template = get_template(name)
-    closed = Template.model_validate(template.model_dump() | {"closing": closing})
+    closed = Template.model_validate(template.model_dump() | {"suffix": suffix})
     plain, answered = (one.encode(tokenizer, ["a cat", "b"], instruction, 64, 1) for one in (template, closed))
     for before, after in zip(plain, answered, strict=True):
         assert before.input_ids[-1] == tokenizer.eos_token_id
         assert after.input_ids[: len(before.input_ids) - 1] == before.input_ids[:-1]
         assert (before.input_ids[0] == tokenizer.bos_token_id) is name.startswith("causal2vec")
         assert tokenizer.decode(after.input_ids[len(before.input_ids) - 1 :]) == expected
-        # The last token is pooled as EOS was; the rest of the closing is not.
+        # The last token is pooled as EOS was; the rest of the suffix is not.
         longer = len(after.input_ids) - len(before.input_ids)
         assert after.pooling_mask == [*before.pooling_mask[:-1], *[0] * longer, 1]
 
 
-@pytest.mark.parametrize(("closing", "expected"), [("answer", ANSWER), ("keywords", KEYWORDS)])
-def test_a_cut_text_keeps_its_closing(closing, expected):
+@pytest.mark.parametrize(("suffix", "expected"), [("answer", ANSWER), ("keywords", KEYWORDS)])
+def test_a_cut_text_keeps_its_closing(suffix, expected):
     tokenizer = smollm2_tokenizer()
-    template = Template.model_validate(get_template("eos").model_dump() | {"closing": closing})
+    template = Template.model_validate(get_template("eos").model_dump() | {"suffix": suffix})
     [cut] = template.encode(tokenizer, ["word " * 50], "Find", 20)
     assert len(cut.input_ids) == 20
     assert tokenizer.decode(cut.input_ids).endswith("word" + expected)
-    piecewise = Template.model_validate(get_template("echo").model_dump() | {"closing": closing})
+    piecewise = Template.model_validate(get_template("echo").model_dump() | {"suffix": suffix})
     [cut] = piecewise.encode(tokenizer, ["word " * 50], None, 1)  # of each piece
     assert tokenizer.decode(cut.input_ids).endswith(expected)
 
 
 def test_a_closing_that_is_not_to_be_had():
-    with pytest.raises(InvalidValueError, match="closing: expected eos, since this tokenizer's chat template opens no"):
-        build("last-token", "tiny-llama", closing="answer")
+    with pytest.raises(InvalidValueError, match="suffix: expected eos, since this tokenizer's chat template opens no"):
+        build("last-token", "tiny-llama", suffix="answer")
     with pytest.raises(InvalidValueError, match=r"a template that has no place for it, \{eos\}"):
-        build("mean", SMOL, closing="answer")
+        build("mean", SMOL, suffix="answer")
     with pytest.raises(InvalidValueError, match="'eos', 'answer' or 'keywords'"):
-        build("last-token", "tiny-llama", closing="end")
+        build("last-token", "tiny-llama", suffix="end")
 
 
 def test_keywords_need_no_chat():
-    assert build("last-token", "tiny-llama", closing="keywords")[0].closes
+    assert build("last-token", "tiny-llama", suffix="keywords")[0].closes
 
 
-@pytest.mark.parametrize("closing", ["answer", "keywords"])
-def test_a_closing_is_saved(closing, tmp_path):
+@pytest.mark.parametrize("suffix", ["answer", "keywords"])
+def test_a_closing_is_saved(suffix, tmp_path):
     model = build("last-token", "tiny-llama", dtype="float32", device="cpu")
     model.tokenizer.chat_template = CHAT
-    model[0].closing = closing
+    model[0].suffix = suffix
     model.save(str(tmp_path / "saved"))
     again = SentenceTransformer(str(tmp_path / "saved"), trust_remote_code=True, device="cpu")
-    assert again[0].closing == closing
+    assert again[0].suffix == suffix
     torch.testing.assert_close(torch.tensor(again.encode(["a cat"])), torch.tensor(model.encode(["a cat"])))
-
-
-def test_templates_say_nothing_of_a_closing_by_eos():
-    assert "closing" not in get_template("eos").model_dump()
 
 
 @pytest.mark.parametrize("instruction", [None, "Find the note"])

@@ -125,7 +125,7 @@ def test_killed_and_resumed(command, data, tmp_path, monkeypatch):
         (["llm2vec", "--data", "pairs.jsonl"], "--data: expected STAGE=FILE, such as contrastive=pairs.jsonl, got"),
         (["llm2vec", "--data", "=pairs.jsonl"], "--data: expected STAGE=FILE"),
         (["llm2vec", "--data", "mntp="], "--data: expected STAGE=FILE"),
-        (["mean", "--option", "attention"], "--option: expected NAME=VALUE, such as closing=answer, got 'attention'"),
+        (["mean", "--option", "attention"], "--option: expected NAME=VALUE, such as suffix=answer, got 'attention'"),
         (["mean", "--option", "colour=red"], "Unknown option 'colour'"),
         (["llm2vec", "--data", "mtnp=texts.txt"], "Unknown stage 'mtnp'. Did you mean 'mntp'?"),
         (["llm2vec", "--stages", ""], "Unknown stage ''. Expected one of: mntp"),

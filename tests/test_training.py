@@ -10,7 +10,7 @@ from training_tools import TEXTS, differing, stage, tiny, trained, weights
 
 from workbook import attention, objectives, training
 from workbook.errors import AttentionError
-from workbook.training import Adapter, Recipe, Watch
+from workbook.training import Adapter, Evaluator, Recipe
 from workbook.training.trainer import StageTrainer
 
 COLUMNS = ["stage", "step", "loss", "learning_rate", "gradient_norm", "tokens", "seconds"]
@@ -21,7 +21,7 @@ def seen(monkeypatch):
     """What training looks like from inside, at the first step; keep(trainer) says what."""
     found = {}
 
-    def watch(keep):
+    def evaluator(keep):
         step = StageTrainer.training_step
 
         def spied(trainer, *arguments, **options):
@@ -33,7 +33,7 @@ def seen(monkeypatch):
         monkeypatch.setattr(StageTrainer, "training_step", spied)
         return found
 
-    return watch
+    return evaluator
 
 
 # Learning
@@ -110,16 +110,16 @@ def test_a_curve_is_measured_and_changes_nothing(own):
         return {"a": measured[-1], "b": len(measured)}
 
     plain = trained(stage(own))
-    watched = trained(stage(own), watch=Watch("sums", 4, measure))
-    assert list(watched.curve.columns) == ["stage", "step", "tokens", "seconds", "a", "b"]
-    assert list(watched.curve["step"]) == [0, 4, 8, 10]
-    assert list(watched.curve["b"]) == [1, 2, 3, 4]
-    np.testing.assert_allclose(watched.curve["a"], measured)
-    assert watched.curve["a"].nunique() == 4
-    tokens = dict(zip(watched.history["step"], watched.history["tokens"], strict=True))
-    assert list(watched.curve["tokens"]) == [tokens.get(step, 0) for step in (0, 4, 8, 10)]
-    assert differing(plain.model, watched.model, 1e-5) == []
-    one, other = (done.history.drop(columns="seconds") for done in (plain, watched))
+    evaluated = trained(stage(own), evaluator=Evaluator("sums", 4, measure))
+    assert list(evaluated.curve.columns) == ["stage", "step", "tokens", "seconds", "a", "b"]
+    assert list(evaluated.curve["step"]) == [0, 4, 8, 10]
+    assert list(evaluated.curve["b"]) == [1, 2, 3, 4]
+    np.testing.assert_allclose(evaluated.curve["a"], measured)
+    assert evaluated.curve["a"].nunique() == 4
+    tokens = dict(zip(evaluated.history["step"], evaluated.history["tokens"], strict=True))
+    assert list(evaluated.curve["tokens"]) == [tokens.get(step, 0) for step in (0, 4, 8, 10)]
+    assert differing(plain.model, evaluated.model, 1e-5) == []
+    one, other = (done.history.drop(columns="seconds") for done in (plain, evaluated))
     pd.testing.assert_frame_equal(one, other, rtol=1e-4)
 
 
@@ -162,7 +162,7 @@ def test_only_the_adapters_train(own, seen):
     model = tiny()
     start = weights(model)
     adapter = Adapter(rank=4, alpha=8, dropout=0.1, targets=("q_proj", "down_proj"))
-    done = trained(stage(own, adapter=adapter, max_length=512), model=model, watch=Watch("last", 10, measure))
+    done = trained(stage(own, adapter=adapter, max_length=512), model=model, evaluator=Evaluator("last", 10, measure))
     assert len(found["trained"]) == 2 * 2 * 2  # layers, targets, and A and B of each
     assert all("lora_" in name for name in found["trained"])
     assert found["trained"] == found["free"]

@@ -16,12 +16,12 @@ from sentence_transformers import SentenceTransformerTrainer, SentenceTransforme
 import workbook
 from workbook import backbones
 from workbook.corpora import authored, public
-from workbook.corpora.sources import write_table
+from workbook.corpora.packages import write_table
+from workbook.data import rows as data
+from workbook.data.sources import _sentences
 from workbook.errors import DamagedFileError, InvalidValueError, MissingDataError, UnknownNameError
 from workbook.files import ROOT
 from workbook.objectives import Contrastive
-from workbook.training import data
-from workbook.training.sources import _sentences
 
 TOKENIZER = backbones.load_tokenizer("tiny-llama")
 QUESTIONS = [{"query": f"question {number}", "positive": f"answer {number}"} for number in range(6)]
@@ -292,8 +292,8 @@ def test_the_fingerprint_is_of_the_content_alone(write):
     expected = load(path, "contrastive").fingerprint
     assert expected == "37a0e62263e4cbc711ff85a20eb19583f52b9c2c320ca234cf52577c46afb148"
     program = (
-        "import sys; from workbook.training import data; "
-        "print(data.load(sys.argv[1], 'contrastive', tokenizer=None, max_length=8).fingerprint)"
+        "import sys; from workbook.data import rows; "
+        "print(rows.load(sys.argv[1], 'contrastive', tokenizer=None, max_length=8).fingerprint)"
     )
     moved = write("elsewhere/mine.jsonl", path.read_bytes())
     environment = {**os.environ, "PYTHONHASHSEED": "7", "WORKBOOK_CACHE": str(moved.parent)}
@@ -388,9 +388,9 @@ NO_TEXT = {"query": "a", "positive": "b"}
             "e5",
             "simcse",
             InvalidValueError,
-            r"source: expected one that simcse can read \(docs, wikitext, wiki1m, or a",
+            r"source: expected one that has texts \(docs, wikitext, wiki1m, or a",
         ),
-        ("wiki1m", "contrastive", InvalidValueError, r"can read \(docs, docs-mined, .*e5, or a file\), got 'wiki1m'"),
+        ("wiki1m", "contrastive", InvalidValueError, r"has pairs \(docs, docs-mined, .*e5, or a file\), got 'wiki1m'"),
         ("nowhere/mine.jsonl", "simcse", MissingDataError, r"expected a file .* at nowhere/mine\.jsonl, found nothing"),
         ("mine.txt", "simcse", MissingDataError, r"at mine\.txt, found nothing"),
         ("tests", "simcse", MissingDataError, "at tests, found a folder"),

@@ -18,7 +18,7 @@ from workbook.errors import (
     WorkbookError,
 )
 from workbook.files import cache_path
-from workbook.training import Adapter, Recipe, Stage, Watch, train_into
+from workbook.training import Adapter, Evaluator, Recipe, Stage, train_into
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_stage_that_can_not_be_written_down(own, changes):
 @pytest.mark.parametrize("every", [0, -1, 2.0, True, None])
 def test_a_watch_that_never_looks(every):
     with pytest.raises(InvalidValueError, match="every: expected a number of steps, 1 or more, got"):
-        Watch("sum", every, lambda model: {})
+        Evaluator("sum", every, lambda model: {})
 
 
 def test_a_recipe_that_can_not_be_written_down(own):
@@ -245,7 +245,7 @@ def test_a_resume_asks_for_the_same(own, tmp_path):
     other = write_data(tmp_path, TEXTS[:-1], "other")
     for options, named in [
         ({"seed": 3}, "seed 0, now 3"),
-        ({"data": {"simcse": other["simcse"]}}, r"stages\.simcse\.data_fingerprint '\w+', now '\w+'"),
+        ({"data": {"simcse": other["simcse"]}}, r"stages\.simcse\.data '\w+', now '\w+'"),
         ({"method": "echo"}, "method 'llm2vec', now 'echo'"),
         ({"stages": (one.model_copy(update={"steps": 2}),)}, r"stages\.simcse\.steps 1, now 2"),
         ({"stages": (stage(own, steps=1, adapter=None),)}, r"stages\.simcse\.adapter \{.*\}, now None"),

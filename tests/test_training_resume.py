@@ -12,7 +12,7 @@ from training_tools import TEXTS, StoppedError, differing, stage, steps_counted,
 from workbook import objectives
 from workbook.errors import DamagedFileError, TrainingError
 from workbook.files import cache_path
-from workbook.training import Recipe, Stage, Watch
+from workbook.training import Evaluator, Recipe, Stage
 from workbook.training import stage as stage_module
 from workbook.training.run import Training
 from workbook.training.trainer import WEIGHTS
@@ -66,7 +66,10 @@ def test_a_stopped_training_ends_with_the_same_weights(
     interrupted, own, monkeypatch, objective, save_every, stop_at, left
 ):
     one = stage(own, objective, max_length=32 if objective != "mntp" else 22)
-    options = {"save_every": save_every, "watch": Watch("sum", 2, lambda model: {"sum": model.encode(TEXTS[:2]).sum()})}
+    options = {
+        "save_every": save_every,
+        "evaluator": Evaluator("sum", 2, lambda model: {"sum": model.encode(TEXTS[:2]).sum()}),
+    }
     whole = interrupted(one, stop_at, **options)
     assert list(whole.curve["step"]) == [0, 2, 4, 6, 8, 10]
     with steps_counted(monkeypatch) as steps:
@@ -179,26 +182,26 @@ def test_other_content_has_another_key(own, tmp_path):
 
 
 def test_recipes_share_how_they_begin(own, monkeypatch):
-    """A watch belongs to the last stage alone; one of another name is measured anew, one of the same is not."""
+    """A evaluator belongs to the last stage alone; one of another name is measured anew, one of the same is not."""
     mntp, simcse = stage(own, "mntp", steps=2, batch_size=4), stage(own, steps=3)
     first = trained(mntp)
     after = weights(first.model)
 
-    def watched(name, **options):
+    def evaluated(name, **options):
         with steps_counted(monkeypatch) as steps:
-            done = trained(mntp, simcse, watch=Watch(name, 2, lambda model: {"one": 1}), **options)
+            done = trained(mntp, simcse, evaluator=Evaluator(name, 2, lambda model: {"one": 1}), **options)
         return done, steps
 
-    one, steps = watched("one")
+    one, steps = evaluated("one")
     assert steps == [1, 2, 3]  # those of the second stage
     assert differing(one.model, after)
     assert list(one.history["stage"]) == ["mntp"] * 2 + ["simcse"] * 3
     assert list(one.history["step"]) == [1, 2, 1, 2, 3]
     assert set(one.curve["stage"]) == {"simcse"}
-    again, steps = watched("one")
+    again, steps = evaluated("one")
     assert steps == []
     assert again.curve.equals(one.curve)
-    other, steps = watched("other")
+    other, steps = evaluated("other")
     assert steps == [1, 2, 3]
     assert differing(other.model, one.model, 1e-5) == []
 

@@ -29,13 +29,13 @@ def masks_of(stage):
     """Where this process masks, by micro-batch."""
     masks, mask_tokens = [], mntp.mask_tokens
 
-    def watched(*arguments, **options):
+    def evaluated(*arguments, **options):
         ids, labels = mask_tokens(*arguments, **options)
         masks.append((labels != mntp.IGNORED).tolist())
         return ids, labels
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mntp, "mask_tokens", watched)
+        patch.setattr(mntp, "mask_tokens", evaluated)
         trained(stage)
     return masks
 

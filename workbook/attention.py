@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
 from typing import TYPE_CHECKING
 
 import torch
+from transformers.masking_utils import create_masks_for_generate
 
 from .errors import AttentionError, UnknownNameError
 
 if TYPE_CHECKING:
     from torch import nn
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 MODES = ("causal", "bidirectional")
 
@@ -32,13 +36,16 @@ def set_mode(decoder: PreTrainedModel, mode: str) -> None:
 
     Source: LLM2Vec, section 2.1; NV-Embed, section 3.1.
     """
-    if mode not in MODES:
-        raise UnknownNameError("attention mode", mode, MODES)
-    config = decoder.config
-    config.is_causal = mode == "causal"
+    _configure(decoder.config, mode)
     for module in decoder.modules():
         if hasattr(module, "is_causal"):
-            module.is_causal = config.is_causal
+            module.is_causal = decoder.config.is_causal
+
+
+def _configure(config: PreTrainedConfig, mode: str) -> None:
+    if mode not in MODES:
+        raise UnknownNameError("attention mode", mode, MODES)
+    config.is_causal = mode == "causal"
     if getattr(config, "layer_types", None) is None:
         if mode == "bidirectional" and getattr(config, "sliding_window", None) is not None:
             config.causal_sliding_window, config.sliding_window = config.sliding_window, None
@@ -49,6 +56,65 @@ def set_mode(decoder: PreTrainedModel, mode: str) -> None:
 def get_mode(decoder: PreTrainedModel) -> str:
     """The mode that a decoder's configuration asks for; `probe` measures whether it is kept."""
     return MODES[0] if getattr(decoder.config, "is_causal", True) else MODES[1]
+
+
+@contextmanager
+def switched(decoder: PreTrainedModel, mode: str) -> Iterator[None]:
+    """Another attention while the block runs, and then the one from before.
+
+    Not for a training with gradient checkpointing, which computes a pass again when the block has ended: give such a
+    pass its own attention by :func:`mask_of`.
+
+    Raises:
+        UnknownNameError: No such mode.
+    """
+    before = get_mode(decoder)
+    set_mode(decoder, mode)
+    try:
+        yield
+    finally:
+        set_mode(decoder, before)
+
+
+def mask_of(
+    decoder: PreTrainedModel, mode: str, embeddings: torch.Tensor, padding: torch.Tensor
+) -> torch.Tensor | dict[str, torch.Tensor]:
+    """The mask that gives one forward pass an attention, whatever the decoder's own is.
+
+    It is the mask that transformers would make for a decoder switched to that mode, local layers and sliding windows
+    included, and it is written out, so that nothing of the pass hangs on the decoder's mode: not even a pass that
+    gradient checkpointing computes again.
+
+    Args:
+        decoder: A transformers decoder without its language-model head, with attention ``eager`` or ``sdpa``.
+        mode: ``causal`` or ``bidirectional``.
+        embeddings: (batch, tokens, dim), for its shape, dtype and device.
+        padding: (batch, tokens), 1 at real tokens.
+
+    Returns:
+        What is added to the attention scores, (batch, 1, tokens, tokens) in the dtype of ``embeddings``; where kinds of
+        layers differ, one such mask by kind. For the decoder's ``attention_mask``.
+
+    Raises:
+        UnknownNameError: No such mode.
+        AttentionError: Flash attention, which reads no such mask.
+    """
+    kernel = decoder.config._attn_implementation
+    if kernel not in ("eager", "sdpa"):
+        raise AttentionError(
+            f"Expected attention 'eager' or 'sdpa', which read a mask of their own in each pass, got {kernel!r}. "
+            "Load the backbone with attn_implementation='sdpa'."
+        )
+    config = deepcopy(decoder.config)
+    config._attn_implementation = "eager"  # of which the mask is always written out
+    _configure(config, mode)
+    made = create_masks_for_generate(config, embeddings, padding, past_key_values=None)
+    batch, tokens, _ = embeddings.shape
+    # Where nothing is hidden transformers makes no mask, and a decoder that gets none would make its own.
+    nothing_hidden = embeddings.new_zeros(batch, 1, tokens, tokens)
+    if isinstance(made, dict):
+        return {kind: nothing_hidden if mask is None else mask for kind, mask in made.items()}
+    return nothing_hidden if made is None else made
 
 
 _MEASURED: dict[tuple, str] = {}  # what decoders of each kind were found to be

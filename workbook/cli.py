@@ -65,7 +65,7 @@ def run(
     A stopped run goes on where it was; an unchanged notebook is not run again.
     One that fails does not stop the rest, but the exit code is 1.
     """
-    from . import report, runner
+    from .runs import report, runner
 
     rerun = get_scale(scale).name != "quick" if rerun is None else rerun
     optional = {"backbone": backbone, "seed": seed}
@@ -101,7 +101,7 @@ def claims(
 
     Measured and published are effects: how far the claim's comparison holds, positive where it does, in its units.
     """
-    from . import ledger
+    from .papers import ledger
 
     folder = output or ROOT / "outputs" / get_scale(scale).name
     rows = ledger.write(folder)
@@ -129,7 +129,7 @@ def train(
     ] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Of the method's chain, such as closing=keywords; may be repeated."),
+        typer.Option(metavar="NAME=VALUE", help="Of the method's chain, such as suffix=keywords; may be repeated."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the training that OUTPUT holds.")] = False,
 ) -> None:
@@ -150,13 +150,14 @@ def train(
     disable_progress_bars()
     transformers_logging.disable_progress_bar()
     recipe = methods.recipe(method, scale, backbone)
-    given = _assigned("--option", "NAME=VALUE, such as closing=answer", option or [])
+    given = _assigned("--option", "NAME=VALUE, such as suffix=answer", option or [])
     options = methods.options(method, scale, backbone) | {name: _plain(value) for name, value in given.items()}
+    chain = methods.get(method).chain.with_options(**{k: v for k, v in options.items() if k not in methods.LOADING})
     trained = training.train_into(
         output,
         methods.build(method, backbone, **options),
         recipe if stages is None else recipe.only(*stages.split(",")),
-        plan={"method": method, "scale": scale, "backbone": backbone} | ({"options": options} if options else {}),
+        plan={"method": method, "scale": scale, "backbone": backbone, "options": options, "chain": chain.resolved()},
         seed=seed,
         data=_assigned("--data", "STAGE=FILE, such as contrastive=pairs.jsonl", data or []),
         resume=resume,
@@ -177,15 +178,18 @@ def record(
     scale: ScaleOption = "cpu",
     backbone: Annotated[str, typer.Option(help="Carried model, folder or Hub id.")] = "smollm2-135m",
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, counted from 0.")] = 3,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder; data/runs if not given.")] = None,
 ) -> None:
-    """Record the experiments of notebooks into data/runs, cell by cell; what is there and current is kept.
+    """Record experiments, cell by cell; what is there and current is kept.
+
+    Without --output they go into data/runs, where notebooks read them; a trial goes elsewhere.
 
     Stopped, it goes on where it was. Started several times at once, the processes share the work.
     """
     from . import experiments
 
     get_scale(scale)
-    chosen = [experiments.Record(experiment, scale, backbone) for experiment in experiments.find(notebooks)]
+    chosen = [experiments.Record(experiment, scale, backbone, output) for experiment in experiments.find(notebooks)]
     for seed in range(seeds):  # a whole table of one seed is worth more than three seeds of half a table
         for one in chosen:
             one.fill(range(seed + 1), wait=False)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import accumulate, groupby
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from .errors import InvalidValueError, UnknownNameError
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 CONTEXT = -1
 """The id of a contextual token, which is no word: no tokenizer gives it, and no table of word embeddings takes it."""
 _SPECIAL = ("{bos}", "{eos}", "{context}")
-_KEYWORDS = "\nKeywords:"
 
 
 class Piece(NamedTuple):
@@ -65,9 +64,10 @@ class Template(BaseModel):
         example: One of the ``{examples}``: a string with ``{instruction}``, ``{query}`` and ``{response}``.
         examples: By bare instruction, pairs of a query and its response; instructions that are not here have none. The
             length limit does not count their tokens, as published: the text is cut where it would be without them.
-        closing: What ``{eos}`` stands for: ``eos``, the end-of-text token; ``answer``, what the tokenizer's chat
-            template writes after a user's words, up to where an answer would begin; or ``keywords``, a line that says
-            that the text's keywords follow. Where ``{eos}`` is pooled, of a closing the last token is.
+        suffix: What ``{eos}`` stands for: ``eos``, the end-of-text token; ``answer``, what the tokenizer's chat
+            template writes after a user's words, up to where an answer would begin; or ``keywords``, the string of
+            that name. Where ``{eos}`` is pooled, of a suffix the last token is.
+        keywords: What the suffix ``keywords`` writes.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -76,12 +76,12 @@ class Template(BaseModel):
     plain: tuple[Piece, ...]
     joint: bool = True
     mask: Literal["span", "count", "lead"] = "span"
-    # Not written where it is false: templates that were saved, and stages kept by content, stay what they were.
-    write_bos: bool = Field(default=False, exclude_if=lambda value: not value)
-    words_only: bool = Field(default=False, exclude_if=lambda value: not value)
-    example: str = Field(default="", exclude_if=lambda value: not value)
-    examples: dict[str, tuple[tuple[str, str], ...]] = Field(default={}, exclude_if=lambda value: not value)
-    closing: Literal["eos", "answer", "keywords"] = Field(default="eos", exclude_if=lambda value: value == "eos")
+    write_bos: bool = False
+    words_only: bool = False
+    example: str = ""
+    examples: dict[str, tuple[tuple[str, str], ...]] = {}
+    suffix: Literal["eos", "answer", "keywords"] = "eos"
+    keywords: str = "\nKeywords:"
 
     @model_validator(mode="after")
     def _examples_are_found(self) -> Self:
@@ -92,12 +92,21 @@ class Template(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _closing_has_a_place(self) -> Self:
-        if self.closing != "eos" and not all(
+    def _suffix_has_a_place(self) -> Self:
+        if self.suffix != "eos" and not all(
             any(piece.string == "{eos}" for piece in form) for form in (self.instructed, self.plain)
         ):
-            raise ValueError("a closing in a template that has no place for it, {eos}")
+            raise ValueError("a suffix in a template that has no place for it, {eos}")
         return self
+
+    def with_(self, **fields: Any) -> Template:
+        """The template with other values of some fields, checked like those of a new one.
+
+        Raises:
+            InvalidValueError: A field that does not exist, a value of the wrong kind, or a suffix or examples that the
+                template has no place for.
+        """
+        return as_template({**dict(self), **fields})
 
     def encode(
         self,
@@ -112,8 +121,8 @@ class Template(BaseModel):
         ``{bos}`` is left out where the tokenizer would not add one, except with ``write_bos`` and in templates that
         tokenize piece by piece, which write it themselves, and wherever there is none. A special token spelt out in a
         text is read as that token, as in the published code. A text without any token is read as one EOS token, so that
-        it still has a vector. What does not fit is cut from the right end of the text; instruction, examples, suffix
-        and closing always stay.
+        it still has a vector. What does not fit is cut from the right end of the text; instruction, examples and
+        suffix always stay.
 
         Args:
             tokenizer: A fast tokenizer.
@@ -151,7 +160,7 @@ class Template(BaseModel):
     def closes(self, tokenizer: PreTrainedTokenizerBase) -> bool:
         """Whether the last pooled token closes a text; else it is one of the text's own."""
         last = [next(piece for piece in reversed(form) if piece.pooled) for form in (self.instructed, self.plain)]
-        written = self.closing != "eos" or tokenizer.eos_token_id is not None
+        written = self.suffix != "eos" or tokenizer.eos_token_id is not None
         return written and all(piece.string == "{eos}" for piece in last)
 
     def _groups(self, pieces: tuple[Piece, ...], tokenizer: PreTrainedTokenizerBase) -> list[list[Piece]]:
@@ -170,9 +179,9 @@ class Template(BaseModel):
         self, tokenizer: PreTrainedTokenizerBase, group: list[Piece], texts: Sequence[str], instruction: str
     ) -> list[list[Token]]:
         """Per text, the tokens of one group."""
-        if group[0].string == "{eos}" and self.closing != "eos":
-            closing = answer_opening(tokenizer) if self.closing == "answer" else _KEYWORDS
-            *ids, last = tokenizer(closing, add_special_tokens=False)["input_ids"]
+        if group[0].string == "{eos}" and self.suffix != "eos":
+            suffix = answer_opening(tokenizer) if self.suffix == "answer" else self.keywords
+            *ids, last = tokenizer(suffix, add_special_tokens=False)["input_ids"]
             return [[*(Token(id_, pooled=False) for id_ in ids), Token(last, group[0].pooled)]] * len(texts)
         if group[0].string in ("{bos}", "{eos}"):
             token = tokenizer.bos_token_id if group[0].string == "{bos}" else tokenizer.eos_token_id
@@ -257,7 +266,7 @@ def answer_opening(tokenizer: PreTrainedTokenizerBase) -> str:
         if opening := rendered.rpartition(words)[2]:
             return opening
     raise InvalidValueError(
-        "closing", "eos, since this tokenizer's chat template opens no answer", "answer",
+        "suffix", "eos, since this tokenizer's chat template opens no answer", "answer",
         "Name an instruction-tuned backbone, or close texts with eos.",
     )  # fmt: skip
 
@@ -398,3 +407,22 @@ def get_template(name: str) -> Template:
     if name not in TEMPLATES:
         raise UnknownNameError("template", name, TEMPLATES)
     return TEMPLATES[name]
+
+
+def as_template(template: str | Template | dict[str, Any]) -> Template:
+    """A template given by name, as such, or as data.
+
+    Raises:
+        UnknownNameError: No template of that name.
+        InvalidValueError: Data that make no template; the message says which field.
+    """
+    if isinstance(template, str):
+        return get_template(template)
+    try:
+        return Template.model_validate(template)
+    except ValidationError as error:
+        first = error.errors()[0]
+        problem = f"{'.'.join(map(str, first['loc'])) or 'template'}: {first['msg']}."
+        raise InvalidValueError(
+            "template", f"one of {[*TEMPLATES]}, a Template or its data", template, problem
+        ) from error

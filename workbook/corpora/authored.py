@@ -8,7 +8,7 @@ from __future__ import annotations
 import pandas as pd
 
 from ..errors import UnknownNameError
-from .tables import PUBLISHED, read, read_published
+from .tables import read
 
 PAPERS = ("anchor", "causal2vec", "lens", "llm2vec", "nv_embed")
 """The papers whose task instructions are kept, one file each."""
@@ -93,7 +93,7 @@ def topics() -> pd.DataFrame:
 def hard_negatives() -> pd.DataFrame:
     """Hard negatives of queries of the docs corpus, as ids of its documents.
 
-    They were mined once (``workbook.training.curation.mine``: MiniLM as the teacher, a margin of 95 %, all documents of
+    They were mined once (``workbook.data.curation.mine``: MiniLM as the teacher, a margin of 95 %, all documents of
     the train split as the corpus) and kept, since the last digits of a teacher's scores differ between processors, and
     with them whom they rank first.
 
@@ -144,95 +144,3 @@ def examples() -> pd.DataFrame:
         DamagedFileError: The file is not the one described here; the message says what is wrong.
     """
     return read("instructions", "examples.csv", columns=["task", "query", "response"])
-
-
-def published(table: str) -> pd.DataFrame:
-    """What a paper prints for its models, one number a row.
-
-    Args:
-        table: One of ``PUBLISHED``; a hyphen may stand for the underscore.
-
-    Returns:
-        ``llm2vec_mteb``, and ``echo_untrained`` likewise: ``model``, ``attention`` (causal or bidirectional),
-        ``training`` (none, or the stages in their order, such as mntp+simcse), ``pooling`` (mean, weighted-mean,
-        last-token, or second-copy for Echo), ``benchmark``, ``task_type`` (a type of MTEB, or average) and
-        ``source``, strings; ``tasks`` (int64), the number of tasks behind the score; ``score`` (float64), in points
-        as printed. An average is the paper's own, over tasks and not over types.
-
-        ``llm2vec_datasets``, ``nv_embed_datasets``, ``lens_datasets``, ``causal2vec_datasets``, ``anchor_datasets``: as
-        the table of the same paper that ends in ``_mteb``, but a row for each dataset: ``task`` (mteb's name, or
-        average) in place of ``tasks``. Of LENS, 49 of the 56.
-
-        ``llm2vec_others``, ``anchor_others`` and ``nv_embed_mteb``: ``model`` (as printed), ``task_type``, ``tasks``,
-        ``score`` and ``source``: what the paper sets beside its own models; in the last one these are there too.
-
-        ``llm2vec_words``: ``model``, ``attention``, ``training``, ``task`` (chunk, ner or pos of CoNLL-2003),
-        ``score`` and ``source``.
-
-        ``llm2vec_hours``: ``model``, ``method`` (llm2vec or echo), ``hours`` (float64, of evaluating on MTEB) and
-        ``source``.
-
-        ``nv_embed_pooling``: ``model`` (NV-Embed-v1 or -v2), ``stage`` (int64, the training stage that was the last:
-        1 or 2), ``pooling`` (last-token, mean, latent-attention or self-attention), ``attention``, ``task_type``,
-        ``tasks``, ``score`` and ``source``. An average is as printed; most do not follow from the types.
-
-        ``nv_embed_training``: ``recipe``, ``part`` (what its part of the table varies: stages, documents or data;
-        v1 stands alone), ``task_type``, ``tasks``, ``score`` and ``source``.
-
-        ``nv_embed_labels``: ``task`` (mteb's name, or average), ``documents`` (what positives and negatives are:
-        labels of the classes, or examples), ``score`` and ``source``.
-
-        ``nv_embed_air_bench``: ``model``, ``part`` (of AIR-Bench: QA or Long-Doc), ``domain``, ``tasks``, ``metric``,
-        ``score`` and ``source``.
-
-        ``nv_embed_compression``: ``model``, ``sparsity`` and the ``criterion`` that it was pruned by (none for smaller
-        models beside it), ``retraining`` (none, on labels, or on labels with distillation), ``precision``, ``tasks``,
-        ``score`` and ``source``.
-
-        ``lens_mteb``: ``model``, ``dimensions`` (int64), ``data`` (public, or non-public where not all of what the
-        model was trained on is), ``task_type``, ``tasks``, ``score`` and ``source``.
-
-        ``lens_air_bench``: ``model``, ``dimensions``, ``domain`` (of AIR-Bench, or average), ``tasks``,
-        ``metric``, ``score`` and ``source``.
-
-        ``lens_attention_pooling``: ``model``, ``attention``, ``pooling`` (last, sum or max), ``task_type``, ``tasks``,
-        ``score`` and ``source``.
-
-        ``lens_hybrid``: ``model`` (LENS + BGE is the concatenation), ``task`` (mteb's name, or average), ``score``
-        (nDCG@10) and ``source``.
-
-        ``causal2vec_mteb``: ``model`` (the language model; other for what was built on another), ``method``,
-        ``task_type``, ``tasks``, ``score`` and ``source``.
-
-        ``causal2vec_components``, ``_freezing``, ``_position``, ``_tokens`` and ``_representation``: ``model``,
-        ``variant`` (one of ``tables.CAUSAL2VEC_VARIANTS``), ``task_type``, ``tasks``, ``score`` and ``source``.
-
-        ``causal2vec_encoders``: ``model`` (none where the encoder embeds alone), ``encoder`` (none where there is only
-        the language model), ``task_type``, ``tasks``, ``score`` and ``source``.
-
-        ``causal2vec_efficiency``: ``method``, ``task`` (mteb's name), ``tokens`` and ``milliseconds`` (float64, the
-        mean of a text) and ``source``.
-
-        ``anchor_mteb`` and ``anchor_objectives``: ``model``, ``variant`` (one of ``tables.ANCHOR_VARIANTS``),
-        ``task_type``, ``tasks``, ``score`` and ``source``. ``anchor_stages`` likewise, averages alone;
-        ``anchor_alpha`` too, of a model that is not named; ``anchor_steps`` with the steps of the ``first`` and
-        ``second`` stage (int64); ``anchor_early`` with the ``step`` (int64) of the second.
-
-        ``anchor_llama2vec``: ``variant``, steps of its ``first`` stage, ``score`` (nDCG@10 on BEIR) and ``source``.
-
-        ``anchor_hours``: ``size`` (of the model), ``stage`` (int64, 1 or 2), ``hours`` (of training) and ``source``.
-
-    Raises:
-        UnknownNameError: No such table; the message lists those there are.
-        MissingDataError: The file is absent; the message names its path.
-        DamagedFileError: The file is not the one described here; the message says what is wrong.
-
-    Source:
-        LLM2Vec: tables 1, 2, 4, 5, 6, 9, 11, 12 and appendix E.1. NV-Embed: tables 1 to 10 and 14. LENS: tables 1, 2,
-        5, 6 and 9. Causal2Vec: tables 1, 2, 5, 6, 10, 11, 12, 14 and section 4.4. Anchor: tables 1 to 5, 7, 9, 10, 12,
-        14 and 15. Every row names its own.
-    """
-    name = table.replace("-", "_") if isinstance(table, str) else table
-    if name not in PUBLISHED:
-        raise UnknownNameError("published table", table, PUBLISHED)
-    return read_published(name)

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from ..errors import UnknownNameError
 from .docstrings import pairs_of
-from .sources import load_table, module_name, no_garbage_collection, sources, table_path
+from .packages import load_table, module_name, no_garbage_collection, sources, table_path
 
 SPLITS = {"train": 80, "dev": 5, "test": 15}
 """Shares of the splits in per cent; a pair's side follows from its content alone."""

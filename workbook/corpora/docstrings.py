@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .sources import syntax_tree
+from .packages import syntax_tree
 
 QUERY_WORDS = (3, 30)
 """Fewest and most words of a summary."""

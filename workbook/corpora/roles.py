@@ -19,7 +19,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from ..errors import UnknownNameError
-from .sources import load_table, module_name, no_garbage_collection, sources, syntax_tree
+from .packages import load_table, module_name, no_garbage_collection, sources, syntax_tree
 
 ROLES = (
     *("function", "method", "class", "parameter", "keyword", "attribute"),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from ..scale import Scale
-    from ..training import Watch
+    from ..training import Evaluator
     from ..training.recipe import Recipe
 
 UNTRAINED, BASELINE, LLAMA2VEC = "untrained", "contrastive alone", "LLaMA2Vec"
@@ -43,11 +43,11 @@ FELL, SAVED = 0.5, 0.1
 """What a first stage has to do to count as trained, see :func:`learnt`: nats a token; set when seed 0 was known."""
 
 _EVERY = {"quick": 2, "cpu": 4, "gpu": 25, "paper": 25}
-_OPTIONS = {"closing": "keywords"}
+_OPTIONS = {"suffix": "keywords"}
 
 
 def _variant(name: str, stages: tuple[str, ...], recipe: Callable[[str, str], Recipe] | None = None) -> Variant:
-    return Variant(name, "anchor", stages, _OPTIONS, other=recipe)
+    return Variant(name, "anchor", stages, _OPTIONS, recipe=recipe)
 
 
 def _reconstructed(stages: tuple[str, ...], names: tuple[str, ...]) -> tuple[Variant, ...]:
@@ -66,7 +66,7 @@ def measured(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     """Suite docs; what it takes to write a text from its pair's vector and from another's; and what is written.
 
     Returns:
-        Tidy rows: ``what``, ``task``, ``score``, ``low``, ``high``, ``items`` and ``text``. ``score`` are those of
+        Tidy rows: ``metric``, ``task``, ``score``, ``low``, ``high``, ``items`` and ``text``. ``score`` are those of
         suite docs. ``own``, ``shuffled`` and their difference, ``saved``, are nats a token over 64 pairs by direction
         (``task``), ``saved`` with its 95% interval over pairs. ``written`` has a direction as ``task``, the number of a
         pair as ``items``, and as ``text`` what the vector of one side alone writes for the other.
@@ -74,21 +74,22 @@ def measured(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     Source: Anchor, figure 3 and tables 3 to 5; the shuffled control and the texts are this project's.
     """
     pairs, asked = held_out(64)
-    behind_bos = anchor.reconstruction(sizes.name).options.get("write_bos", False)
     written = []
     with cut_to(model, sizes.max_length):
-        losses = probes.anchor_losses(model, pairs, asked, write_bos=behind_bos)
+        losses = probes.anchor_losses(model, pairs, asked)
         for side, direction, instruction in (
             ("query", "query to document", asked),
             ("document", "document to query", None),
         ):
             read = pairs[side].head(WRITTEN).tolist()
-            texts = probes.regenerated(model, read, instruction, tokens=16, write_bos=behind_bos)
+            texts = probes.regenerated(model, read, instruction, tokens=16)
             # One blank between words: what is written is shown, and a table keeps no others.
             texts = [" ".join(text.split()) for text in texts]
-            written.append(pd.DataFrame({"what": "written", "task": direction, "items": range(WRITTEN), "text": texts}))
-    rows = [suite_docs(model, sizes).assign(what="score"), _saved(losses, sizes.resamples), *written]
-    return pd.concat(rows, ignore_index=True)[["what", "task", "score", "low", "high", "items", "text"]]
+            written.append(
+                pd.DataFrame({"metric": "written", "task": direction, "items": range(WRITTEN), "text": texts})
+            )
+    rows = [suite_docs(model, sizes).assign(metric="score"), _saved(losses, sizes.resamples), *written]
+    return pd.concat(rows, ignore_index=True)[["metric", "task", "score", "low", "high", "items", "text"]]
 
 
 def _saved(losses: pd.DataFrame, resamples: int) -> pd.DataFrame:
@@ -101,14 +102,14 @@ def _saved(losses: pd.DataFrame, resamples: int) -> pd.DataFrame:
         ).confidence_interval
         for what, interval in {"own": (np.nan, np.nan), "shuffled": (np.nan, np.nan), "saved": drawn}.items():
             rows.append((what, direction, _mean(part[what].to_numpy(), tokens), *interval, len(part)))
-    return pd.DataFrame(rows, columns=["what", "task", "score", "low", "high", "items"])
+    return pd.DataFrame(rows, columns=["metric", "task", "score", "low", "high", "items"])
 
 
 def _mean(values: np.ndarray, weights: np.ndarray, axis: int = -1) -> np.ndarray:
     return (values * weights).sum(axis=axis) / weights.sum(axis=axis)
 
 
-def early(sizes: Scale) -> Watch:
+def early(sizes: Scale) -> Evaluator:
     """Retrieval over half the documents, and the loss on pairs that no training sees, while a stage trains.
 
     A stage that trains cuts texts at its own ``max_length``, which at ``cpu`` is shorter than that of an evaluation: a
@@ -116,7 +117,7 @@ def early(sizes: Scale) -> Watch:
 
     Source: Anchor, figures 2 and 4; the paper draws the loss of training.
     """
-    from ..training import Watch
+    from ..training import Evaluator
 
     few = sizes.model_copy(update={"documents": sizes.documents // 2})
 
@@ -125,7 +126,7 @@ def early(sizes: Scale) -> Watch:
         with cut_to(model, sizes.max_length):
             return {"retrieval": found["score"].item(), "loss": held_out_loss(model)}
 
-    return Watch("retrieval-loss-1", _EVERY[sizes.name], measure)
+    return Evaluator("retrieval-loss-1", _EVERY[sizes.name], measure)
 
 
 def learnt(rows: pd.DataFrame) -> pd.DataFrame:
@@ -142,7 +143,7 @@ def learnt(rows: pd.DataFrame) -> pd.DataFrame:
         One row a first stage and seed, indexed by ``variant`` and ``seed``: ``fell`` and ``saved`` (nats a token),
         ``counts``.
     """
-    losses = rows.pivot_table("score", ["what", "variant", "seed"], "task")
+    losses = rows.pivot_table("score", ["metric", "variant", "seed"], "task")
     found = []
     for name, alpha in (ALPHAS | {BOTH_EOS: anchor.ALPHA}).items():
         weighted = alpha * losses["query to document"] + (1 - alpha) * losses["document to query"]
@@ -157,7 +158,7 @@ def learnt(rows: pd.DataFrame) -> pd.DataFrame:
 
 STAGES = Experiment(
     name="06_stages",
-    what="Untrained, after the first stage alone, and contrastive training alone as long as both stages",
+    description="Untrained, after the first stage alone, and contrastive training alone as long as both stages",
     variants=(
         _variant(UNTRAINED, ()),
         *_reconstructed(("reconstruction",), (BOTH, D2Q, Q2D, "alpha 0.5", "alpha 0.8")),
@@ -168,14 +169,14 @@ STAGES = Experiment(
     ),
     sizes=smaller,
     measure=measured,
-    reads=SUITE_DOCS,
-    live=(UNTRAINED, BOTH),
+    inputs=SUITE_DOCS,
+    rerun_variants=(UNTRAINED, BOTH),
     losses=True,
     version=3,
 )
 EARLY = Experiment(
     name="06_early",
-    what="Contrastive training after every kind of first stage and after none, measured as it goes and at its end",
+    description="Contrastive training after every kind of first stage and after none, measured along the way",
     variants=(
         _variant(BASELINE, ("contrastive",)),
         *_reconstructed(("reconstruction", "contrastive"), (BOTH, D2Q, Q2D, "alpha 0.5", "alpha 0.8")),
@@ -184,9 +185,9 @@ EARLY = Experiment(
     ),
     sizes=smaller,
     measure=measured,
-    watch=early,
-    reads=SUITE_DOCS,
-    live=(BOTH,),
+    evaluator=early,
+    inputs=SUITE_DOCS,
+    rerun_variants=(BOTH,),
     version=3,
 )
 EXPERIMENTS = (STAGES, EARLY)

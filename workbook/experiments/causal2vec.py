@@ -36,9 +36,9 @@ TOKENS = 8
 _STAGE = ("contextual",)
 
 
-def variant(name: str, representation: str = "concat", closing: str = "answer", **options: Any) -> Variant:
-    """Causal2Vec, trained, with another representation, closing, place or encoder."""
-    own = {"pooling_options": {"representation": representation}, "closing": closing}
+def variant(name: str, representation: str = "concat", suffix: str = "answer", **options: Any) -> Variant:
+    """Causal2Vec, trained, with another representation, suffix, place or encoder."""
+    own = {"pooling_options": {"representation": representation}, "suffix": suffix}
     return Variant(name, "causal2vec", _STAGE, own | options)
 
 
@@ -50,10 +50,10 @@ def without_context() -> dict[str, Any]:
     return template
 
 
-def last_token(name: str, closing: str = "answer") -> Variant:
+def last_token(name: str, suffix: str = "answer") -> Variant:
     """The last token alone: the same tokens but for the contextual one, trained alike."""
-    options = {"closing": closing, "template": without_context()}
-    return Variant(name, "last-token", _STAGE, options, other=causal2vec.recipe)
+    options = {"suffix": suffix, "template": without_context()}
+    return Variant(name, "last-token", _STAGE, options, recipe=causal2vec.recipe)
 
 
 def halves(model: SentenceTransformer) -> dict[str, SentenceTransformer]:
@@ -84,7 +84,7 @@ def measured(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     """Suite docs, the loss on held-out pairs, and recency; of a concatenated vector, the halves too.
 
     Returns:
-        Tidy rows: ``what`` (``score``, ``loss``, ``recency`` or ``norm``), ``part`` (``whole``, or a half), ``task``
+        Tidy rows: ``metric`` (``score``, ``loss``, ``recency`` or ``norm``), ``part`` (``whole``, or a half), ``task``
         (or the kind of texts), ``score``, ``low``, ``high`` and ``items``. The loss is in nats; recency is the share of
         the end, in per cent, in the movement of the vector when the end or the beginning of a document is exchanged;
         a norm is the length of a half. Texts are cut to the sizes' length, but for recency, which needs their ends.
@@ -92,11 +92,11 @@ def measured(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     Source: Causal2Vec, table 2, section 3.2 and appendix C.1; recency and the halves alone are this project's.
     """
     with read_once(model[0].decoder), cut_to(model, sizes.max_length):
-        rows = [suite_docs(model, sizes).assign(what="score", part="whole")]
+        rows = [suite_docs(model, sizes).assign(metric="score", part="whole")]
         rows.append(_one("loss", "whole", "docs", np.array([held_out_loss(model)])))
         if getattr(model[1], "representation", None) == "concat":
             for part, alone in halves(model).items():
-                rows.append(suite_docs(alone, sizes).assign(what="score", part=part))
+                rows.append(suite_docs(alone, sizes).assign(metric="score", part=part))
             for kind, (texts, instruction) in texts_by_kind(sizes).items():
                 vectors = model.encode(texts, prompt=instruction, show_progress_bar=False)
                 lengths = np.linalg.norm(vectors.reshape(len(texts), 2, -1), axis=2)
@@ -105,7 +105,7 @@ def measured(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     long = documents[documents.str.split().str.len().between(25, 60)].head(sizes.probe_texts).tolist()
     moved = probes.recency(model, long).pivot(index="text", columns="window", values="movement")
     rows.append(_one("recency", "whole", "docs", (100 * moved[4] / (moved[0] + moved[4])).to_numpy()))
-    columns = ["what", "part", "task", "score", "low", "high", "items"]
+    columns = ["metric", "part", "task", "score", "low", "high", "items"]
     return pd.concat(rows, ignore_index=True)[columns]
 
 
@@ -113,28 +113,28 @@ def _one(what: str, part: str, task: str, values: np.ndarray) -> pd.DataFrame:
     """One row: the mean of values, with its 95 % interval where there are several."""
     mean, half = values.mean(), 1.96 * values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.nan
     row = (what, part, task, mean, mean - half, mean + half, len(values))
-    return pd.DataFrame([row], columns=["what", "part", "task", "score", "low", "high", "items"])
+    return pd.DataFrame([row], columns=["metric", "part", "task", "score", "low", "high", "items"])
 
 
 COMPONENTS = Experiment(
     name="05_components",
-    what="Last token, contextual token and concatenation, trained alike: suite docs, loss, recency, lengths",
+    description="Last token, contextual token and concatenation, trained alike: suite docs, loss, recency, lengths",
     variants=(
         last_token(LAST),
         variant(CONTEXTUAL, "eos"),
         variant(WHOLE),
         variant("Bi-EOS", "bi-eos"),
-        last_token("last token, closed by EOS", closing="eos"),
-        variant("causal2vec, closed by EOS", closing="eos"),
+        last_token("last token, closed by EOS", suffix="eos"),
+        variant("causal2vec, closed by EOS", suffix="eos"),
     ),
     sizes=smaller,
     measure=measured,
-    reads=SUITE_DOCS,
-    live=(WHOLE,),
+    inputs=SUITE_DOCS,
+    rerun_variants=(WHOLE,),
 )
 CHOICES = Experiment(
     name="05_choices",
-    what="Where the contextual token stands, how many there are, and what encoder makes them: suite docs, loss",
+    description="Where the contextual token stands, how many there are, and what encoder makes them: suite docs, loss",
     variants=(
         variant("before the instruction", template="causal2vec-before"),
         variant(f"{TOKENS} tokens", encoder_options={"tokens": TOKENS}),
@@ -143,6 +143,6 @@ CHOICES = Experiment(
     ),
     sizes=smaller,
     measure=measured,
-    reads=SUITE_DOCS,
+    inputs=SUITE_DOCS,
 )
 EXPERIMENTS = (COMPONENTS, CHOICES)

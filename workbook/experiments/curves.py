@@ -16,7 +16,7 @@ def area(rows: pd.DataFrame, by: list[str], value: str = "score") -> pd.DataFram
     set beside each other as single scores can; but only where all were measured at the same steps.
 
     Args:
-        rows: Tidy rows with the columns of ``by``, ``step`` and ``value``, such as ``training.Watch`` makes.
+        rows: Tidy rows with the columns of ``by``, ``step`` and ``value``, such as ``training.Evaluator`` makes.
         by: Columns that tell the curves apart, the seed among them.
         value: Column of the heights.
 

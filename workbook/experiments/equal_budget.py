@@ -4,14 +4,13 @@ A budget is a number of tokens that the decoder reads in training, the stages of
 supervised one included. All methods read the same pairs in the same order, with the same batches and adapters, and but
 for one the same rate; who reads more tokens a pair gets fewer steps. Of the parts those that begin with a stage of
 another method are not held to the budget: that stage comes on top, as long as its method's own recipe makes it; and
-steps are reckoned with a method's own closing, so that a last token closed by keywords reads 8% less. Half of the
+steps are reckoned with a method's own suffix, so that a last token closed by keywords reads 8% less. Half of the
 budget says what the methods that take longer for a token have in the seconds of the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,6 @@ from ..corpora.docs import load_docs
 from ..evaluation.run import cut_to
 from ..methods import causal2vec, icl
 from ..scale import get_scale
-from ..templates import get_template
 from ..training.recipe import Recipe, Stage
 from .causal2vec import without_context
 from .grid import SUITE_DOCS, Experiment, Variant
@@ -53,11 +51,11 @@ _TEMPERATURE = 0.05  # Causal2Vec's and Anchor's; the other papers leave it open
 
 _GRADCACHE = {"gpu": {"mini_batch_size": 32}, "paper": {"mini_batch_size": 16}}
 _STAGE = ("contrastive",)
-_ANSWER = {"closing": "answer"}
+_ANSWER = {"suffix": "answer"}
 _OPTIONS: dict[str, Mapping[str, Any]] = {
     "last-token": _ANSWER,
     "causal2vec": _ANSWER,
-    "anchor": {"closing": "keywords"},
+    "anchor": {"suffix": "keywords"},
     "icl": {**_ANSWER, "examples": icl.examples()},
 }
 """How texts are closed where the last token is the vector: as the methods' own notebooks found that they learn."""
@@ -83,8 +81,7 @@ def tokens_a_pair(method: str, backbone: str, max_length: int) -> float:
         backbone: Name of the backbone, for its tokenizer.
         max_length: Longest input in tokens.
     """
-    chain = replace(methods.get(method).chain, **_OPTIONS.get(method, {}))
-    template = get_template(chain.template).model_copy(update={"closing": chain.closing, "examples": chain.examples})
+    template = methods.get(method).chain.with_options(**_OPTIONS.get(method, {})).layout()
     (tokenizer, pairs), read = _sample(backbone), 0
     for texts, instruction in ((pairs["query"], _asked()), (pairs["document"], None)):
         rows = template.encode(tokenizer, texts.tolist(), instruction, max_length, contextual_tokens=1)
@@ -118,92 +115,100 @@ def _halved(method: str, before: str, share: float, scale: str, backbone: str) -
     return Recipe(stages=(first.model_copy(update=shorter), *_supervised(method, share / 2, scale, backbone).stages))
 
 
-def _trained(name: str, method: str, share: float = 1.0, after: Variant | None = None, **options: Any) -> Variant:
+def _trained(name: str, method: str, share: float = 1.0, start_from: Variant | None = None, **options: Any) -> Variant:
     own = {**_OPTIONS.get(method, {}), **options}
-    return Variant(name, method, _STAGE, own, other=partial(_supervised, method, share), after=after)
+    return Variant(name, method, _STAGE, own, recipe=partial(_supervised, method, share), start_from=start_from)
 
 
-def _with_first(name: str, method: str, before: str, share: float = 1.0, after: Variant | None = None) -> Variant:
-    other = partial(_halved, method, before, share)
-    return Variant(name, method, (before, *_STAGE), _OPTIONS.get(method, {}), other=other, after=after)
+def _with_first(name: str, method: str, before: str, share: float = 1.0, start_from: Variant | None = None) -> Variant:
+    recipe = partial(_halved, method, before, share)
+    return Variant(name, method, (before, *_STAGE), _OPTIONS.get(method, {}), recipe=recipe, start_from=start_from)
 
 
 def measured(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     """Suite docs, the loss on held-out pairs, and where each query's document stands in the ranking.
 
     Returns:
-        Tidy rows: ``what``, ``task``, ``type``, ``score``, ``low``, ``high`` and ``items``. ``score`` are those of
+        Tidy rows: ``metric``, ``task``, ``type``, ``score``, ``low``, ``high`` and ``items``. ``score`` are those of
         suite docs; ``loss`` is in nats, a guess is log 32; ``rank`` has a row a query (``task``, its number), 1 if its
         document comes first of the scale's documents; equal scores count against it.
     """
     pairs = load_docs().split("test").head(sizes.documents)
     with cut_to(model, sizes.max_length):
-        rows = [suite_docs(model, sizes).assign(what="score")]
+        rows = [suite_docs(model, sizes).assign(metric="score")]
         loss = held_out_loss(model)
         queries = model.encode(pairs["query"].head(sizes.queries).tolist(), prompt=_asked(), show_progress_bar=False)
         documents = model.encode(pairs["document"].tolist(), show_progress_bar=False)
     cosines = model.similarity(queries, documents).numpy()
     ranks = (cosines >= cosines.diagonal()[:, None]).sum(axis=1)
-    rows.append(pd.DataFrame({"what": ["loss"], "task": ["docs"], "score": [loss]}))
-    rows.append(pd.DataFrame({"what": "rank", "task": np.arange(len(ranks)).astype(str), "score": ranks}))
-    return pd.concat(rows, ignore_index=True)[["what", "task", "type", "score", "low", "high", "items"]]
+    rows.append(pd.DataFrame({"metric": ["loss"], "task": ["docs"], "score": [loss]}))
+    rows.append(pd.DataFrame({"metric": "rank", "task": np.arange(len(ranks)).astype(str), "score": ranks}))
+    return pd.concat(rows, ignore_index=True)[["metric", "task", "type", "score", "low", "high", "items"]]
 
 
 UNTRAINED = ", untrained"
 """At the end of the name of a method that is not trained."""
 
+COMPARED = (
+    *("mean", "weighted-mean", "last-token", "echo"),
+    *("llm2vec", "nv-embed", "lens", "causal2vec", "anchor", "icl"),
+)
+"""The methods that are compared, in the order of the tables."""
+
+_FIRST = {"llm2vec": "mntp", "anchor": "reconstruction"}
+"""The stage that a method puts before the supervised one, and that its budget pays for too."""
+
 METHODS = Experiment(
     name="07_methods",
-    what="Every method, untrained and after one budget of tokens: suite docs, loss, ranks",
+    description="Every method, untrained and after one budget of tokens: suite docs, loss, ranks",
     variants=(
-        *(Variant(name + UNTRAINED, name, (), _OPTIONS.get(name, {})) for name in methods.METHODS),
-        *(_trained(name, name) for name in methods.METHODS if name not in ("llm2vec", "anchor")),
-        _with_first("llm2vec", "llm2vec", "mntp"),
-        _with_first("anchor", "anchor", "reconstruction"),
+        *(Variant(name + UNTRAINED, name, (), _OPTIONS.get(name, {})) for name in COMPARED),
+        *(_trained(name, name) for name in COMPARED if name not in _FIRST),
+        *(_with_first(name, name, before) for name, before in _FIRST.items()),
     ),
     sizes=smaller,
     measure=measured,
-    reads=SUITE_DOCS,
-    live=("mean",),
+    inputs=SUITE_DOCS,
+    rerun_variants=("mean",),
 )
 
 HALF = Experiment(
     name="07_half",
-    what="The methods that cost more time a token, after half of the budget: suite docs, loss, ranks",
+    description="The methods that cost more time a token, after half of the budget: suite docs, loss, ranks",
     variants=(
         _trained("nv-embed", "nv-embed", share=0.5),
         _with_first("anchor", "anchor", "reconstruction", share=0.5),
     ),
     sizes=smaller,
     measure=measured,
-    reads=SUITE_DOCS,
+    inputs=SUITE_DOCS,
 )
 """In mean pooling's seconds these methods have between half of the budget and all of it."""
 
-# What a contextual token is compared with: Causal2Vec's prompt, closing and rate, and no encoder.
-_NO_CONTEXT = {"encoder": None, "template": without_context()}
+# What a contextual token is compared with: Causal2Vec's prompt, suffix and rate, and no encoder.
+_NO_CONTEXT = {"encoder": None, "encoder_options": {}, "template": without_context()}
 _MNTP = Variant("MNTP", "llm2vec", ("mntp",))
 _RECONSTRUCTION = Variant("reconstruction", "anchor", ("reconstruction",), _OPTIONS["anchor"])
 
 PARTS = Experiment(
     name="07_parts",
-    what="Attention, pooling and what was trained before, put together freely: suite docs, loss, ranks",
+    description="Attention, pooling and what was trained before, put together freely: suite docs, loss, ranks",
     variants=(
         _trained("bidirectional, mean", "mean", attention="bidirectional"),
         _trained("bidirectional, last token", "last-token", attention="bidirectional"),
         _trained("causal, latent attention", "nv-embed", attention="causal"),
         _trained("causal, lexicon", "lens", attention="causal"),
-        _trained("MNTP, then mean", "mean", after=_MNTP, attention="bidirectional"),
-        _trained("MNTP, then last token", "last-token", after=_MNTP),
-        _with_first("MNTP, then Anchor", "anchor", "reconstruction", after=_MNTP),
-        _trained("reconstruction, then lexicon", "lens", after=_RECONSTRUCTION),
+        _trained("MNTP, then mean", "mean", start_from=_MNTP, attention="bidirectional"),
+        _trained("MNTP, then last token", "last-token", start_from=_MNTP),
+        _with_first("MNTP, then Anchor", "anchor", "reconstruction", start_from=_MNTP),
+        _trained("reconstruction, then lexicon", "lens", start_from=_RECONSTRUCTION),
         _trained("contextual token, latent attention", "causal2vec", pooling="latent_attention"),
         _trained("no contextual token, latent attention", "causal2vec", pooling="latent_attention", **_NO_CONTEXT),
         _trained("no contextual token, last token", "causal2vec", pooling="last_token", **_NO_CONTEXT),
-        _trained("last token, closed by keywords", "last-token", closing="keywords"),
+        _trained("last token, closed by keywords", "last-token", suffix="keywords"),
     ),
     sizes=smaller,
     measure=measured,
-    reads=SUITE_DOCS,
+    inputs=SUITE_DOCS,
 )
 EXPERIMENTS = (METHODS, HALF, PARTS)

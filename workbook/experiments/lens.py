@@ -77,51 +77,51 @@ def keywords(model: SentenceTransformer, sizes: Scale, top: int = 5, shown: int 
 
 POOLING = Experiment(
     name="04_pooling",
-    what="Attention by pooling of LENS: suite docs",
+    description="Attention by pooling of LENS: suite docs",
     variants=(
         Variant(UNTRAINED, "lens"),
         *(lexicon(name(pooling, mask), pooling, mask) for mask in MASKS for pooling in POOLINGS),
     ),
     sizes=smaller,
     measure=suite_docs,
-    reads=SUITE_DOCS,
-    live=(name("max", "bidirectional"),),
+    inputs=SUITE_DOCS,
+    rerun_variants=(name("max", "bidirectional"),),
 )
 KEYWORDS = Experiment(
     name="04_keywords",
-    what="The heaviest clusters of queries, before and after training: how many hold a token of the query",
+    description="The heaviest clusters of queries, before and after training: how many hold a token of the query",
     variants=(Variant(UNTRAINED, "lens"), lexicon("trained")),
     measure=keywords,
-    reads=("docs", "instructions/docs.csv"),
+    inputs=("docs", "instructions/docs.csv"),
 )
 BY_SIZE = Experiment(
     name="04_clusters",
-    what="LENS by the number of clusters of its head: suite docs",
+    description="LENS by the number of clusters of its head: suite docs",
     variants=(
         *(lexicon(str(clusters), clusters=clusters) for clusters in CLUSTERS),
         lexicon("4000, not centred", centred=False),
     ),
     sizes=smaller,
     measure=suite_docs,
-    reads=SUITE_DOCS,
-    live=("4000",),
+    inputs=SUITE_DOCS,
+    rerun_variants=("4000",),
 )
-_DENSE = Variant("dense", "mean", _STAGE, {"attention": "bidirectional", "template": "lens"}, other=lens.recipe)
+_DENSE = Variant("dense", "mean", _STAGE, {"attention": "bidirectional", "template": "lens"}, recipe=lens.recipe)
 _MAX, _SUM = lexicon("lexicon"), lexicon("lexicon, sum", "sum")
 HYBRID = Experiment(
     name="04_hybrid",
-    what="Lexicon and dense vectors, trained alike, alone and put beside each other: suite docs",
+    description="Lexicon and dense vectors, trained alike, alone and put beside each other: suite docs",
     variants=(
         _MAX,
         _SUM,
         _DENSE,
-        Variant("lexicon + dense", _MAX.method, _STAGE, _MAX.options, beside=_DENSE),
+        Variant("lexicon + dense", _MAX.method, _STAGE, _MAX.options, hybrid_with=_DENSE),
         # The control: two models know more than one, whatever their vectors are made of.
-        Variant("lexicon + lexicon", _MAX.method, _STAGE, _MAX.options, beside=_SUM),
+        Variant("lexicon + lexicon", _MAX.method, _STAGE, _MAX.options, hybrid_with=_SUM),
     ),
     sizes=smaller,
     measure=suite_docs,
-    reads=SUITE_DOCS,
-    live=("lexicon",),
+    inputs=SUITE_DOCS,
+    rerun_variants=("lexicon",),
 )
 EXPERIMENTS = (POOLING, KEYWORDS, BY_SIZE, HYBRID)

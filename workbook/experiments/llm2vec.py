@@ -16,7 +16,7 @@ from .suite import read_once
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from ..training import Watch
+    from ..training import Evaluator
 
 CAUSAL = {"attention": "causal"}
 UNI, BI = Variant("Uni", "llm2vec", options=CAUSAL), Variant("Bi", "llm2vec")
@@ -124,9 +124,9 @@ def inside(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     return pd.concat([prefix, layers[["probe", "place", "value", "control"]]], ignore_index=True)
 
 
-def retrieval_and_sts(sizes: Scale) -> Watch:
+def retrieval_and_sts(sizes: Scale) -> Evaluator:
     """Two tasks of suite docs while a stage trains: retrieval, and similarity of sentences."""
-    from ..training import Watch
+    from ..training import Evaluator
 
     few = sizes.model_copy(update={"queries": sizes.queries // 2, "documents": sizes.documents // 2, "pairs": 100})
 
@@ -135,47 +135,47 @@ def retrieval_and_sts(sizes: Scale) -> Watch:
         scores = evaluation.evaluate(model, tasks, scale=few, instructions="docs", progress=False)
         return dict(zip(("retrieval", "sts"), scores["score"], strict=True))
 
-    return Watch("retrieval-and-sts-1", _EVERY[sizes.name], measure)
+    return Evaluator("retrieval-and-sts-1", _EVERY[sizes.name], measure)
 
 
 STAGES = Experiment(
     name="02_stages",
-    what="Pooling by stage: suite docs for every step of LLM2Vec under three poolings",
+    description="Pooling by stage: suite docs for every step of LLM2Vec under three poolings",
     variants=(UNI, BI, MNTP, UNI_SIMCSE, BI_SIMCSE, FULL),
     sizes=smaller,
     measure=by_pooling,
-    reads=SUITE_DOCS,
-    live=("Bi + MNTP + SimCSE",),
+    inputs=SUITE_DOCS,
+    rerun_variants=("Bi + MNTP + SimCSE",),
 )
 WORDS = Experiment(
     name="02_words",
-    what="Word-level probe: roles of names, each word read from its own tokens' states",
+    description="Word-level probe: roles of names, each word read from its own tokens' states",
     variants=(UNI, BI, BI_SIMCSE),
     sizes=smaller,
     measure=words,
-    reads=("roles",),
+    inputs=("roles",),
 )
 SHIFTED = Experiment(
     name="02_words_shifted",
-    what="Word-level probe: roles of names, each word read from the states one token to the left",
+    description="Word-level probe: roles of names, each word read from the states one token to the left",
     variants=(MNTP, FULL),
     sizes=smaller,
     measure=shifted_words,
-    reads=("roles",),
-    live=("Bi + MNTP",),
+    inputs=("roles",),
+    rerun_variants=("Bi + MNTP",),
 )
 INSIDE = Experiment(
     name="02_inside",
-    what="Prefix test and layer cosines before and after each step",
+    description="Prefix test and layer cosines before and after each step",
     variants=(UNI, BI, MNTP, FULL),
     sizes=smaller,
     measure=inside,
-    reads=("probes/future_tokens.csv", "texts/reviews.csv"),
-    live=("Bi + MNTP",),
+    inputs=("probes/future_tokens.csv", "texts/reviews.csv"),
+    rerun_variants=("Bi + MNTP",),
 )
 EFFICIENCY = Experiment(
     name="02_efficiency",
-    what="Supervised training from four starts, measured as it goes",
+    description="Supervised training from four starts, measured as it goes",
     variants=(
         Variant("Uni, weighted mean", "weighted-mean", ("contrastive",)),
         Variant("Bi", "mean", ("contrastive",), {"attention": "bidirectional"}),
@@ -183,7 +183,7 @@ EFFICIENCY = Experiment(
         Variant("Bi + MNTP + SimCSE", "llm2vec", ("mntp", "simcse", "contrastive")),
     ),
     sizes=smaller,
-    watch=retrieval_and_sts,
-    reads=SUITE_DOCS,
+    evaluator=retrieval_and_sts,
+    inputs=SUITE_DOCS,
 )
 EXPERIMENTS = (STAGES, WORDS, SHIFTED, INSIDE, EFFICIENCY)

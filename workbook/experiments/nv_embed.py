@@ -46,16 +46,16 @@ def shuffled_clusters(scale: str) -> dict[str, float]:
         By name, ``shuffled packages`` and ``shuffled topics``, at the sizes that the experiments are run at.
     """
     draw, found = np.random.default_rng(0), {}
-    for task, what in (("PackageClustering", "packages"), ("TopicClustering", "topics")):
+    for task, kind in (("PackageClustering", "packages"), ("TopicClustering", "topics")):
         labels = np.array(evaluation.tasks([task], smaller(scale))[0].dataset["test"]["labels"])
         scores = [v_measure_score(labels, draw.permutation(labels)) for _ in range(100)]
-        found[f"shuffled {what}"] = 100 * float(np.mean(scores))
+        found[f"shuffled {kind}"] = 100 * float(np.mean(scores))
     return found
 
 
 POOLING = Experiment(
     name="03_pooling",
-    what="Pooling by mask after each stage of NV-Embed: suite docs and clusters of packages",
+    description="Pooling by mask after each stage of NV-Embed: suite docs and clusters of packages",
     variants=tuple(
         Variant(
             name(pooling, mask, stages),
@@ -69,23 +69,23 @@ POOLING = Experiment(
     ),
     sizes=smaller,
     measure=_tasks,
-    reads=SUITE_DOCS,
-    live=(name("latent attention", "bidirectional", 2),),
+    inputs=SUITE_DOCS,
+    rerun_variants=(name("latent attention", "bidirectional", 2),),
 )
 RECIPES = Experiment(
     name="03_recipes",
-    what="Other ways to run the stages of NV-Embed: suite docs and clusters of packages",
+    description="Other ways to run the stages of NV-Embed: suite docs and clusters of packages",
     variants=(
         Variant("two stages", "nv-embed", _STAGES),
-        Variant("single stage", "nv-embed", ("blended",), other=nv_embed.single_stage),
-        Variant("single stage, in-batch", "nv-embed", ("blended",), other=nv_embed.single_stage_in_batch),
-        Variant("reversed", "nv-embed", _STAGES, other=nv_embed.reversed_order),
-        Variant("labels for clusters", "nv-embed", _STAGES, other=nv_embed.with_labels),
-        Variant("without mining", "nv-embed", _STAGES, other=nv_embed.without_mining),
+        Variant("single stage", "nv-embed", ("blended",), recipe=nv_embed.single_stage),
+        Variant("single stage, in-batch", "nv-embed", ("blended",), recipe=nv_embed.single_stage_in_batch),
+        Variant("reversed", "nv-embed", _STAGES, recipe=nv_embed.reversed_order),
+        Variant("labels for clusters", "nv-embed", _STAGES, recipe=nv_embed.with_labels),
+        Variant("without mining", "nv-embed", _STAGES, recipe=nv_embed.without_mining),
     ),
     sizes=smaller,
     measure=_tasks,
-    reads=SUITE_DOCS,
-    live=("two stages",),
+    inputs=SUITE_DOCS,
+    rerun_variants=("two stages",),
 )
 EXPERIMENTS = (POOLING, RECIPES)

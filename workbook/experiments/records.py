@@ -141,12 +141,15 @@ class Record:
         names = {(variant.name, seed) for variant, seed in asked}
         return frame.loc[[cell in names for cell in _cells(frame)]].reset_index(drop=True)
 
-    def load(self) -> pd.DataFrame:
+    def load(self, *, stale: bool = False) -> pd.DataFrame:
         """All recorded rows.
+
+        Args:
+            stale: Give rows of earlier recipes too; :meth:`warning` says of them what they are.
 
         Raises:
             MissingDataError: Nothing is recorded.
-            DamagedFileError: As :meth:`read`, or a recorded cell is stale.
+            DamagedFileError: As :meth:`read`, or a recorded cell is stale and ``stale`` is False.
         """
         frame, cells = self.read()
         if not cells:
@@ -154,12 +157,26 @@ class Record:
                 f"Expected the record {self.csv}, found none. Make it ({self._command}), or compute the numbers live: "
                 "rerun = True."
             )
-        if stale := self.stale():
+        if not stale and (old := self.stale()):
             raise DamagedFileError(
-                f"Expected records of today's recipes, got stale ones: {'; '.join(stale)}. Record them again: "
+                f"Expected records of today's recipes, got stale ones: {'; '.join(old)}. Record them again: "
                 f"{self._command}."
             )
         return frame
+
+    def warning(self) -> str:
+        """A sentence for readers where recorded numbers are of earlier recipes, data or code; else an empty string.
+
+        Raises:
+            DamagedFileError: As :meth:`read`.
+        """
+        stale, cells = self.stale(), self.read()[1]
+        if not stale:
+            return ""
+        return (
+            f"{self.experiment.name}: {len(stale)} of {len(cells)} recorded runs are of an earlier version of their "
+            f"recipes or data, and today's would give other numbers. Record them again: {self._command}."
+        )
 
     def provenance(self) -> str:
         """Where the numbers come from, in one line.
@@ -186,8 +203,7 @@ class Record:
 
     @property
     def _command(self) -> str:
-        number = self.experiment.name.partition("_")[0]
-        return f"python -m workbook record {number} --scale {self.scale} --backbone {self.backbone}"
+        return f"python -m workbook record {self.experiment.name} --scale {self.scale} --backbone {self.backbone}"
 
     def _fingerprint(self, variant: Variant, seed: int) -> str:
         return self.experiment.fingerprint(variant, seed, self.scale, self.backbone)
@@ -240,7 +256,7 @@ class Record:
         frame = frame.sort_values("_place", kind="stable").drop(columns="_place")
         manifest = {
             "experiment": self.experiment.name,
-            "what": self.experiment.what,
+            "description": self.experiment.description,
             "scale": self.scale,
             "backbone": self._backbone,
             "backbone_sha256": backbones.content_sha256(self.backbone),

@@ -9,11 +9,13 @@ from ..errors import UnknownNameError
 from ..scale import get_scale
 from ..training.recipe import Recipe
 from . import anchor, causal2vec, icl, lens, llm2vec, nv_embed
-from .chain import Chain
+from .chain import LOADING, Chain
 from .stages import contrastive
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+__all__ = ["LOADING", "METHODS", "Chain", "Method", "build", "get", "hybrid", "options", "recipe"]
 
 
 class Method(NamedTuple):
@@ -22,7 +24,7 @@ class Method(NamedTuple):
     Attributes:
         chain: Attention, template and pooling.
         recipe: From the names of a scale and of a backbone to the stages.
-        options: From the same to what is other in the chain there.
+        options: From the same to the fields of the chain that differ there.
     """
 
     chain: Chain
@@ -44,7 +46,7 @@ METHODS: dict[str, Method] = {
     "nv-embed": Method(nv_embed.CHAIN, nv_embed.recipe),
     "lens": Method(lens.CHAIN, lens.recipe),
     "causal2vec": Method(causal2vec.CHAIN, causal2vec.recipe, causal2vec.options),
-    "anchor": Method(anchor.CHAIN, anchor.recipe),
+    "anchor": Method(anchor.CHAIN, anchor.recipe, anchor.options),
     "icl": Method(icl.CHAIN, _supervised),
 }
 
@@ -59,10 +61,10 @@ def build(method: str, backbone: str | SentenceTransformer = "smollm2-135m", **o
         method: A name from :data:`METHODS`.
         backbone: A name or folder, see ``workbook.backbones.resolve``; or a model built before with the same attention,
             whose decoder is shared, not copied (another pooling of a large model costs no memory).
-        **options: ``attention``, ``pooling``, ``pooling_options``, ``template``, ``closing``, ``max_length`` (tokens),
-            ``examples``, ``encoder`` and ``encoder_options`` replace the method's own; ``seed`` is that of new weights;
-            ``dtype`` and ``attn_implementation`` replace what the machine's capability suggests; ``device`` places the
-            model.
+        **options: ``attention``, ``pooling``, ``pooling_options``, ``template``, ``suffix``, ``max_length`` (tokens),
+            ``examples``, ``encoder``, ``encoder_options`` and ``vector_behind_bos`` replace the method's own; ``seed``
+            is that of new weights; ``dtype`` and ``attn_implementation`` replace what the machine's capability
+            suggests; ``device`` places the model.
 
     Returns:
         A SentenceTransformer: ``encode(texts, prompt=instruction)`` gives float32 (texts, dim), not normalised.

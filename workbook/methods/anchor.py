@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from ..errors import UnknownNameError
 from ..scale import get_scale
@@ -10,7 +11,7 @@ from ..training.recipe import Recipe, Stage
 from .chain import Chain
 from .stages import contrastive
 
-CHAIN = Chain(pooling="last_token", template="eos")
+CHAIN = Chain(pooling="last_token", template="eos", vector_behind_bos=True)
 """Causal attention and the state of EOS, as in last-token pooling: what is new is how it is trained."""
 
 ALPHA = 0.2
@@ -48,7 +49,7 @@ At ``cpu`` the anchor of a document is read in three seeds of four, that of a qu
 in front of the anchor, and texts closed by ``keywords``. Which of them it takes is not recorded.
 
 On SmolLM2-135M the state of EOS holds next to nothing of a text; closed by ``answer``,
-the loss fell as far with the vector of another pair. That is ``build("anchor", closing="keywords")``, this project's
+the loss fell as far with the vector of another pair. That is ``build("anchor", suffix="keywords")``, this project's
 choice: in the paper EOS closes texts.
 """
 
@@ -59,15 +60,14 @@ higher rate. So scores at ``cpu`` compare with those of :func:`contrastive_alone
 
 _TEMPERATURE = 0.05  # section 3.3
 # All parameters are the head's too; but a head that is not tied and trains is lost with the stage, and with it what the
-# vectors can write: the other scales leave it as it is, and have the vector read behind BOS.
-_OPTIONS = {name: {"write_bos": True} for name in ("quick", "cpu", "gpu")} | {"paper": {"train_head": True}}
+# vectors can write: the other scales leave it as it is.
+_OPTIONS = {"paper": {"train_head": True}}
 
 
 def reconstruction(scale: str, alpha: float = ALPHA) -> Stage:
     """The first stage: each side of a pair is written from the vector of the other.
 
-    But at scale ``paper`` the vector stands behind BOS (``write_bos``), which the paper does not do. The model does not
-    know it: give ``write_bos=True`` to ``probes.regenerated`` and ``probes.anchor_losses`` too.
+    Except at scale ``paper`` the vector is read behind BOS, which the paper does not do; see :func:`options`.
 
     Args:
         scale: Name of the scale.
@@ -79,7 +79,7 @@ def reconstruction(scale: str, alpha: float = ALPHA) -> Stage:
     Source: Anchor, section 3.2 and appendix A.2.
     """
     name = get_scale(scale).name
-    options = {"alpha": alpha} | _OPTIONS[name]
+    options = {"alpha": alpha} | _OPTIONS.get(name, {})
     return Stage(name="reconstruction", objective="reconstruction", options=options, adapter=None, **SIZES[name])
 
 
@@ -99,6 +99,17 @@ def recipe(scale: str, backbone: str, alpha: float = ALPHA) -> Recipe:
     """
     second = contrastive(scale, _TEMPERATURE).model_copy(update=SECOND.get(get_scale(scale).name, {}))
     return Recipe(stages=(reconstruction(scale, alpha), second))
+
+
+def options(scale: str, backbone: str) -> dict[str, Any]:
+    """At scale ``paper`` the vector stands where the first word would, as in the paper.
+
+    Raises:
+        UnknownNameError: No such scale.
+
+    Source: Anchor, section 3.2.
+    """
+    return {"vector_behind_bos": False} if get_scale(scale).name == "paper" else {}
 
 
 def with_llama2vec(scale: str, backbone: str) -> Recipe:

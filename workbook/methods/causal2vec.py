@@ -37,7 +37,7 @@ Not said there: the layers that get an adapter, and its dropout, which are LLM2V
 What it took for last-token pooling to learn at ``cpu``: not more steps but another last token. Closed by EOS,
 SmolLM2-135M hardly leaves a guess (on held-out pairs, by seed, a loss of 3.3, 3.3 and 2.5; log 32 is 3.5); closed by
 its chat's answer opening, it comes to 1.6 under each, with the same rate, steps and pairs; with the contextual token,
-to 2.1. That is ``build(.., closing="answer")``, this project's choice: in equation 2 EOS closes a text. For its chat
+to 2.1. That is ``build(.., suffix="answer")``, this project's choice: in equation 2 EOS closes a text. For its chat
 models of 7B the paper adds [INST] and [/INST], as template ``causal2vec-chat`` does.
 """
 

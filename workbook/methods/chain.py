@@ -7,11 +7,14 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidValueError, UnknownNameError
+from ..resolved import resolved
+from ..templates import Template, as_template
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 LOADING = ("dtype", "attn_implementation", "device")
+"""Options that say how a backbone is loaded, and not what is built on it."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +27,14 @@ class Chain:
         attention: ``causal`` or ``bidirectional``.
         template: Name of a template, or a Template.
         max_length: Longest input in tokens.
-        closing: How a template closes a text where it says ``{eos}``: ``eos``, ``answer`` or ``keywords``; see
+        suffix: How a template closes a text where it says ``{eos}``: ``eos``, ``answer`` or ``keywords``; see
             :class:`~workbook.templates.Template`.
         examples: Of a template with a place for them: by bare instruction, pairs of a query and its response.
         encoder: Name of a bidirectional encoder that makes contextual tokens of a text; None for none.
         encoder_options: ``tokens``, ``pretrained``, ``prefix``, ``sees_instruction`` and ``trainable``, see
             :func:`~workbook.modules.contextual.contextual_decoder`.
+        vector_behind_bos: Whether BOS stands in front of a vector that is read in place of a word; see
+            :class:`~workbook.modules.Decoder`.
     """
 
     pooling: str
@@ -37,18 +42,54 @@ class Chain:
     attention: str = "causal"
     template: Any = "plain"
     max_length: int = 512
-    closing: str = "eos"
+    suffix: str = "eos"
     examples: Mapping[str, Any] = field(default_factory=dict)
     encoder: str | None = None
     encoder_options: Mapping[str, Any] = field(default_factory=dict)
+    vector_behind_bos: bool = False
 
-    def changed(self) -> dict[str, Any]:
-        """The fields that are not at their default, as plain data."""
-        return {
-            one.name: value.model_dump(mode="json") if hasattr(value, "model_dump") else value
-            for one in fields(self)
-            if (value := getattr(self, one.name)) != one.default and value != {}
+    def __post_init__(self):
+        for name in ("pooling_options", "encoder_options", "examples"):
+            if not isinstance(given := getattr(self, name), Mapping):
+                raise InvalidValueError(name, "a mapping of names to values", given)
+
+    def layout(self) -> Template:
+        """The template with the chain's suffix and examples.
+
+        Raises:
+            UnknownNameError: No such template.
+            InvalidValueError: A suffix or examples that the template has no place for.
+        """
+        template = as_template(self.template)
+        own = {"suffix": self.suffix} if self.suffix != "eos" else {}
+        return template.with_(**own, **({"examples": self.examples} if self.examples else {}))
+
+    def resolved(self) -> dict[str, Any]:
+        """All that the chain is made of, as plain data: the template itself, and the options' defaults.
+
+        Raises:
+            UnknownNameError, InvalidValueError: As :meth:`build`, as far as no model is needed to tell.
+        """
+        from ..modules import encoder_options, pooling_options
+
+        return resolved(self) | {
+            "template": resolved(self.layout()),
+            "pooling_options": pooling_options(self.pooling, self.pooling_options),
+            "encoder_options": encoder_options(self.encoder, self.encoder_options),
         }
+
+    def with_options(self, **options: Any) -> Chain:
+        """The chain with other values of some fields.
+
+        Raises:
+            UnknownNameError: A field that does not exist.
+            InvalidValueError: Options of pooling or encoder, or examples, that are no mapping.
+        """
+        names = [one.name for one in fields(self)]
+        for option in options:
+            if option not in names:
+                raise UnknownNameError("option", option, (*names, *LOADING))
+        return replace(self, **options)
 
     def build(self, backbone: str | SentenceTransformer, seed: int = 0, **options: Any) -> SentenceTransformer:
         """The model on a backbone; ``options`` replace fields of the chain or say how the backbone is loaded.
@@ -59,11 +100,7 @@ class Chain:
             UnknownNameError: An option that does not exist.
             InvalidValueError: A shared decoder of another attention, or one that should be loaded otherwise.
         """
-        names = [one.name for one in fields(self)]
-        for option in options:
-            if option not in (*names, *LOADING):
-                raise UnknownNameError("option", option, (*names, *LOADING))
-        chain = replace(self, **{name: value for name, value in options.items() if name in names})
+        chain = self.with_options(**{name: value for name, value in options.items() if name not in LOADING})
 
         # Here, and not above, because these imports take seconds and listing the methods should not.
         import torch
@@ -80,14 +117,15 @@ class Chain:
             decoder = backbones.load_decoder(backbone, **loading)
             tokenizer = backbones.load_tokenizer(backbone)
             attention = chain.attention
-        layout = {"attention": attention, "template": chain.template, "max_length": chain.max_length}
+        layout = {
+            "attention": attention,
+            "template": chain.layout(),
+            "max_length": chain.max_length,
+            "vector_behind_bos": chain.vector_behind_bos,
+        }
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             module = make_decoder(decoder, tokenizer, chain.encoder, chain.encoder_options, **layout)
-            if chain.examples:
-                module.examples = chain.examples
-            if chain.closing != "eos":
-                module.closing = chain.closing
             width, name = module.get_embedding_dimension(), decoder.config.name_or_path
             pooling = make_pooling(chain.pooling, width, name, **chain.pooling_options)
         modules = [module, pooling.to(decoder.device)]

@@ -40,7 +40,7 @@ the weight decay; data sets are drawn in proportion to their rows, where the pap
 clusters take the instruction too, which it says of similar texts alone. Table 12's data are not public as a
 whole. ``paper`` reads the public portion of E5's, which holds many of its retrieval sets with one hard negative each;
 classes, clusters and graded pairs come from a file of one's own (``--data blended=FILE``), which
-``workbook.training.curation`` helps to make.
+``workbook.data.curation`` helps to make.
 """
 
 SECOND = {

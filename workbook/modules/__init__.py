@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from functools import partial
+from collections.abc import Mapping
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +30,10 @@ __all__ = [
     "Lexicon",
     "Pooling",
     "SelfAttention",
+    "encoder_options",
     "make_decoder",
     "make_pooling",
+    "pooling_options",
 ]
 
 _KINDS = {
@@ -47,7 +48,7 @@ POOLINGS = (*_PLAIN, *_KINDS, "lexicon")
 Those by attention have weights of their own, ``lexicon`` the backbone's head, and ``contextual`` needs an encoder.
 """
 
-_ENCODER_OPTIONS = ("tokens", "pretrained", "prefix", "sees_instruction", "trainable")
+_ENCODER_OPTIONS = {"tokens": 1, "pretrained": True, "prefix": "", "sees_instruction": False, "trainable": False}
 
 
 def make_decoder(
@@ -73,10 +74,19 @@ def make_decoder(
         InvalidValueError: Options without an encoder, or as the modules.
         AttentionError: As the modules.
     """
-    _check("encoder", options or {}, _ENCODER_OPTIONS if encoder else ())
+    own = encoder_options(encoder, options or {})
     if encoder is None:
         return Decoder(decoder, tokenizer, **layout)
-    return contextual_decoder(decoder, tokenizer, encoder, **options or {}, **layout)
+    return contextual_decoder(decoder, tokenizer, encoder, **own, **layout)
+
+
+def encoder_options(encoder: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of an encoder with their defaults; none without an encoder.
+
+    Raises:
+        UnknownNameError: An option that does not exist, or any where there is no encoder.
+    """
+    return _completed("encoder", options, _ENCODER_OPTIONS if encoder else {})
 
 
 def make_pooling(name: str, embedding_dimension: int, backbone: str, /, **options: Any) -> Module:
@@ -92,21 +102,30 @@ def make_pooling(name: str, embedding_dimension: int, backbone: str, /, **option
         UnknownNameError: No such pooling, or an option that it has not.
         InvalidValueError: A size that is not a positive whole number, or as :func:`~.lexicon.lexicon_of`.
     """
-    if name not in POOLINGS:
-        raise UnknownNameError("pooling", name, POOLINGS)
+    own = pooling_options(name, options)
     if name in _PLAIN:
-        _check(f"{name} pooling", options, ())
         return Pooling(name, embedding_dimension)
     if name == "lexicon":
-        make, known = partial(lexicon_of, backbone), list(signature(lexicon_of).parameters)[1:]
-    else:
-        kind = _KINDS[name]
-        make, known = partial(kind, embedding_dimension), [k for k in kind.config_keys if k != "embedding_dimension"]
-    _check(f"{name} pooling", options, known)
-    return make(**options)
+        return lexicon_of(backbone, **own)
+    return _KINDS[name](embedding_dimension, **own)
 
 
-def _check(of: str, options: Mapping[str, Any], known: Collection[str]) -> None:
+def pooling_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a pooling with their defaults.
+
+    Raises:
+        UnknownNameError: No such pooling, or an option that it has not.
+    """
+    if name not in POOLINGS:
+        raise UnknownNameError("pooling", name, POOLINGS)
+    # The first parameter is the width of the states, or the backbone whose head is pooled over.
+    makes = {"lexicon": lexicon_of} | _KINDS
+    known = list(signature(makes[name]).parameters.values())[1:] if name in makes else []
+    return _completed(f"{name} pooling", options, {one.name: one.default for one in known})
+
+
+def _completed(of: str, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     for option in options:
-        if option not in known:
-            raise UnknownNameError(f"option of {of}", option, known)
+        if option not in defaults:
+            raise UnknownNameError(f"option of {of}", option, defaults)
+    return {**defaults, **options}

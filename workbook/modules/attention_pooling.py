@@ -125,7 +125,7 @@ class LatentAttention(AttentionPooling):
     Args:
         embedding_dimension: Width of the token states.
         latents: Entries of the dictionary.
-        **options: ``heads``, ``head_dimension`` and ``mlp``, as for :class:`AttentionPooling`.
+        heads, head_dimension, mlp: As for :class:`AttentionPooling`.
 
     Raises:
         InvalidValueError, UnknownNameError: As :class:`AttentionPooling`.
@@ -135,8 +135,16 @@ class LatentAttention(AttentionPooling):
 
     config_keys = (*AttentionPooling.config_keys, "latents")
 
-    def __init__(self, embedding_dimension: int, *, latents: int = 512, **options: Any):
-        super().__init__(embedding_dimension, **options)
+    def __init__(
+        self,
+        embedding_dimension: int,
+        *,
+        latents: int = 512,
+        heads: int = 8,
+        head_dimension: int | None = None,
+        mlp: str = "geglu",
+    ):
+        super().__init__(embedding_dimension, heads=heads, head_dimension=head_dimension, mlp=mlp)
         self.dictionary = nn.Parameter(torch.randn(_size("latents", latents), embedding_dimension))
         self._kept: tuple[Any, tuple[torch.Tensor, torch.Tensor] | None] = (None, None)
 

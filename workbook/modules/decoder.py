@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from sentence_transformers.base.modules import InputModule
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -15,7 +15,7 @@ from .. import attention as attention_modes
 from .. import backbones
 from ..errors import AttentionError, InvalidValueError
 from ..files import verify_checksums, write_checksums, writing
-from ..templates import TEMPLATES, Encoded, Template, answer_opening, get_template
+from ..templates import Encoded, Template, answer_opening, as_template
 
 # Tokens that one forward pass takes on a CPU: enough to keep two cores busy, few enough for texts of nearly one length.
 _CPU_TOKENS = 512
@@ -29,20 +29,23 @@ class Decoder(InputModule):
 
     Args:
         decoder: A transformers decoder without its language-model head.
-        tokenizer: Its fast tokenizer; of its chat template, if it has one, no more is used than ``closing`` asks for.
+        tokenizer: Its fast tokenizer; of its chat template, if it has one, no more is used than ``suffix`` asks for.
         attention: ``causal`` or ``bidirectional``; set, measured by `workbook.attention.measured_mode`, and
             saved with the model. None leaves the decoder as it is: another model has set and measured it.
         template: A name from ``workbook.templates.TEMPLATES``, or a Template.
         max_length: Longest input in tokens (of each piece, for templates that tokenize piece by piece).
+        vector_behind_bos: Where a vector is read in place of a word, as Anchor does, whether BOS stands in front of it.
+            Saved with the model, since vectors can be read only as they were trained to be.
 
     Raises:
         UnknownNameError: No such attention mode or template.
-        InvalidValueError: max_length is not a positive number, or the template no Template.
+        InvalidValueError: max_length is not a positive number, the template no Template, or its suffix one that the
+            tokenizer can't write.
         AttentionError: What was measured is not what was asked for.
     """
 
     config_file_name = "decoder_config.json"
-    config_keys = ("attention", "template", "max_length")
+    config_keys = ("attention", "template", "max_length", "vector_behind_bos")
     adapted: tuple[str, ...] = ("decoder",)
     """Attributes that hold the transformers which a training adapts."""
     contextual_tokens = 0
@@ -55,12 +58,14 @@ class Decoder(InputModule):
         attention: str | None = "causal",
         template: str | dict | Template = "plain",
         max_length: int = 512,
+        vector_behind_bos: bool = False,
     ):
         super().__init__()
         self.decoder = decoder
         self.tokenizer = tokenizer
         self.max_length = max_length
-        self._template = get_template(template) if isinstance(template, str) else _template(template)
+        self.vector_behind_bos = vector_behind_bos
+        self._set_template(as_template(template))
         if attention is not None:
             self.attention = attention
 
@@ -113,26 +118,28 @@ class Decoder(InputModule):
         Raises:
             InvalidValueError: Something else, or a template that has no place for examples.
         """
-        return self.template.get("examples", {})
+        return self.template["examples"]
 
     @examples.setter
     def examples(self, examples: Mapping[str, Sequence[Sequence[str]]]) -> None:
-        self._template = _template(self.template | {"examples": examples})
+        self._set_template(self._template.with_(examples=examples))
 
     @property
-    def closing(self) -> str:
+    def suffix(self) -> str:
         """How the template closes a text: by ``eos``, the opening of a chat's ``answer``, or asking for ``keywords``.
 
         Raises:
             InvalidValueError: Another one, a template that closes nothing, or a tokenizer that opens no answer.
         """
-        return self._template.closing
+        return self._template.suffix
 
-    @closing.setter
-    def closing(self, closing: str) -> None:
-        template = _template(self.template | {"closing": closing})
-        if closing == "answer":
-            answer_opening(self.tokenizer)
+    @suffix.setter
+    def suffix(self, suffix: str) -> None:
+        self._set_template(self._template.with_(suffix=suffix))
+
+    def _set_template(self, template: Template) -> None:
+        if template.suffix == "answer":
+            answer_opening(self.tokenizer)  # refuses a tokenizer that opens none
         self._template = template
 
     @property
@@ -211,9 +218,15 @@ class Decoder(InputModule):
         """Add ``token_embeddings``, (batch, tokens, dim) in the decoder's dtype, to the features.
 
         Features with ``inputs_embeds``, (batch, tokens, dim), are read as these, in place of the words of
-        ``input_ids``.
+        ``input_ids``. Features with ``attention``, a mode, are read with that in place of the decoder's own: this pass
+        alone, also where gradient checkpointing computes it again.
+
+        Raises:
+            UnknownNameError: No such attention mode.
+            AttentionError: Another attention than the decoder's own, with flash attention.
         """
-        features["token_embeddings"] = in_groups(self._states, self._inputs(features), features["attention_mask"])
+        states = partial(self._states, attention=features.get("attention", self.attention))
+        features["token_embeddings"] = in_groups(states, self._inputs(features), features["attention_mask"])
         return features
 
     def _inputs(self, features: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -221,9 +234,15 @@ class Decoder(InputModule):
         name = "inputs_embeds" if "inputs_embeds" in features else "input_ids"
         return {name: features[name]}
 
-    def _states(self, inputs: dict[str, torch.Tensor], mask: torch.Tensor) -> torch.Tensor:
+    def _states(self, inputs: dict[str, torch.Tensor], mask: torch.Tensor, attention: str) -> torch.Tensor:
         """Last hidden states; positions count from the first real token, so that padding on the left moves nothing."""
         positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+        if attention != self.attention:
+            read = inputs.get("inputs_embeds")
+            read = self.decoder.get_input_embeddings()(inputs["input_ids"]) if read is None else read
+            own = attention_modes.mask_of(self.decoder, attention, read, mask)
+            made = self.decoder(inputs_embeds=read, attention_mask=own, position_ids=positions, use_cache=False)
+            return made.last_hidden_state
         padded = not bool(mask.all())
         return self.decoder(
             **inputs,
@@ -280,15 +299,6 @@ class Decoder(InputModule):
     ) -> Decoder:
         """The module of what was loaded, and of what else the folder holds."""
         return cls(decoder, tokenizer, **config)
-
-
-def _template(data: object) -> Template:
-    try:
-        return Template.model_validate(data)
-    except ValidationError as error:
-        first = error.errors()[0]
-        problem = f"{'.'.join(map(str, first['loc'])) or 'template'}: {first['msg']}."
-        raise InvalidValueError("template", f"one of {[*TEMPLATES]}, a Template or its data", data, problem) from error
 
 
 def in_groups(

@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 
 from ..backbones import load_config, load_head
 from ..errors import InvalidValueError, UnknownNameError
-from .clusters import Clusters, check_flags, clusters_of, token_text
+from ..vocabulary.clusters import Clusters, check_flags, clusters_of, token_text
 from .projection import max_logits, sum_weights
 from .saving import SavedModule
 
@@ -180,9 +180,9 @@ def lexicon_of(
         backbone: See :func:`~workbook.backbones.resolve`.
         pooling: One of :data:`LEXICON_POOLINGS`.
         clusters: How many clusters the head is made into; ``"vocabulary"`` for the head as it is; or the folder of
-            :class:`~.clusters.Clusters` made from it. If not given, 4000 as in LENS-4000, or an eighth of a vocabulary
-            that is smaller than the paper's 32,000 tokens.
-        spherical: See :func:`~.clusters.cluster_head`; of no matter where nothing is clustered.
+            :class:`~workbook.vocabulary.clusters.Clusters` made from it. If not given, 4000 as in LENS-4000, or an
+            eighth of a vocabulary that is smaller than the paper's 32,000 tokens.
+        spherical: See :func:`~workbook.vocabulary.clusters.cluster_head`; of no matter where nothing is clustered.
         centred: Subtract the mean row of the new head; False for the rows as they are, as the paper has them.
         seed: Of the rows that the clusters start from; of no matter where nothing is clustered.
 

@@ -1,15 +1,13 @@
 """Training objectives, as sentence-transformers losses: made with a model, called with a batch of tokenized columns."""
 
+from ..errors import UnknownNameError
+from .base import Objective
 from .contrastive import Contrastive, SimCSE, set_attention_dropout
 from .mntp import MNTP, mask_tokens, mntp_loss
 from .reconstruction import LLaMA2Vec, Reconstruction
 
-OBJECTIVES = {
-    "mntp": MNTP,
-    "simcse": SimCSE,
-    "contrastive": Contrastive,
-    "reconstruction": Reconstruction,
-    "llama2vec": LLaMA2Vec,
+OBJECTIVES: dict[str, type[Objective]] = {
+    kind.name: kind for kind in (MNTP, SimCSE, Contrastive, Reconstruction, LLaMA2Vec)
 }
 """Objectives by the name that a stage gives."""
 
@@ -18,9 +16,22 @@ __all__ = [
     "OBJECTIVES",
     "Contrastive",
     "LLaMA2Vec",
+    "Objective",
     "Reconstruction",
     "SimCSE",
+    "get",
     "mask_tokens",
     "mntp_loss",
     "set_attention_dropout",
 ]
+
+
+def get(name: str) -> type[Objective]:
+    """The objective of that name.
+
+    Raises:
+        UnknownNameError: No such objective; the message lists all.
+    """
+    if name not in OBJECTIVES:
+        raise UnknownNameError("objective", name, OBJECTIVES)
+    return OBJECTIVES[name]

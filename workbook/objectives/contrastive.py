@@ -9,24 +9,50 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
+from pydantic import Field, PositiveInt, model_validator
 from sentence_transformers.sentence_transformer.losses import (
     CachedMultipleNegativesRankingLoss,
     MultipleNegativesRankingLoss,
 )
-from torch import nn
 from torch.nn.functional import cross_entropy, normalize
 
 from ..errors import AttentionError, InvalidValueError
+from .base import Objective, Options
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from transformers import PreTrainedModel
 
 
-class Contrastive(nn.Module):
+class ContrastiveOptions(Options):
+    """Options of :class:`Contrastive`.
+
+    Attributes:
+        temperature: Divides the cosines.
+        in_batch: Whether documents of other rows are negatives. They mislead where rows share their class: there the
+            positive of one row would do for another.
+        mini_batch_size: Rows that go through the model at once, with GradCache: batches of any size in the memory of
+            one of these, for a second forward pass. None for the whole batch at once. Without in-batch negatives rows
+            don't need each other, and accumulation does the same for less.
+    """
+
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False, description="a positive number")] = 0.02
+    in_batch: Annotated[bool, Field(description="True or False")] = True
+    mini_batch_size: Annotated[PositiveInt | None, Field(description="a positive whole number of rows, or None")] = None
+
+    @model_validator(mode="after")
+    def _gradcache_needs_in_batch_negatives(self) -> ContrastiveOptions:
+        if self.mini_batch_size is not None and not self.in_batch:
+            raise InvalidValueError(
+                "mini_batch_size", "None without in-batch negatives", self.mini_batch_size, "Accumulate."
+            )
+        return self
+
+
+class Contrastive(Objective):
     """InfoNCE: a query should be nearer to its positive than to every other document of the batch.
 
     The data has the columns query, positive, and any number of hard negatives. The candidates of a query are the
@@ -40,15 +66,11 @@ class Contrastive(nn.Module):
     A text that is twice in a batch is a false negative of its own pair. The loss says so once, with the rows, and
     counts it, as the published code does; ``BatchSamplers.NO_DUPLICATES`` keeps such texts apart.
 
+    Where several devices train, the documents of all of them are candidates, with their gradients.
+
     Args:
         model: Any sentence-transformers model.
-        temperature: Divides the cosines.
-        in_batch: Whether documents of other rows are negatives. They mislead where rows share their class: there the
-            positive of one row would do for another.
-        mini_batch_size: Rows that go through the model at once, with GradCache: batches of any size in the memory of
-            one of these, for a second forward pass. None for the whole batch at once. Without in-batch negatives rows
-            don't need each other, and accumulation does the same for less.
-        gather_across_devices: Let documents of all devices be candidates, with their gradients.
+        **options: Of :class:`ContrastiveOptions`.
 
     Raises:
         InvalidValueError: A temperature or a mini-batch size that is not positive, or a mini-batch size without
@@ -59,34 +81,20 @@ class Contrastive(nn.Module):
     computation is that of the released code.
     """
 
+    name = "contrastive"
+    hard_negatives = True
+    teacher = True
+    Options = ContrastiveOptions
     _passes = 1  # of each column through the model
 
-    def __init__(
-        self,
-        model: SentenceTransformer,
-        temperature: float = 0.02,
-        *,
-        in_batch: bool = True,
-        mini_batch_size: int | None = None,
-        gather_across_devices: bool = False,
-    ):
-        super().__init__()
-        if isinstance(temperature, bool) or not isinstance(temperature, Real) or not 0 < temperature < float("inf"):
-            raise InvalidValueError("temperature", "a positive number", temperature)
-        if mini_batch_size is not None and (type(mini_batch_size) is not int or mini_batch_size < 1):
-            raise InvalidValueError("mini_batch_size", "a positive whole number of rows, or None", mini_batch_size)
-        if mini_batch_size is not None and not in_batch:
-            raise InvalidValueError(
-                "mini_batch_size", "None without in-batch negatives", mini_batch_size, "Accumulate."
-            )
-        self.model = model
-        self.temperature = temperature
-        self.in_batch = in_batch
-        options = {"scale": 1 / temperature, "gather_across_devices": gather_across_devices}
-        if mini_batch_size is None:
-            self.loss = _Plain(model, **options)
+    def __init__(self, model: SentenceTransformer, **options: Any):
+        super().__init__(model, **options)
+        # Asked here and not given as an option: no composition of objectives can forget the other devices' negatives.
+        given = {"scale": 1 / self.options.temperature, "gather_across_devices": _distributed()}
+        if self.options.mini_batch_size is None:
+            self.loss = _Plain(model, **given)
         else:
-            self.loss = _Cached(model, mini_batch_size=mini_batch_size, **options)
+            self.loss = _Cached(model, mini_batch_size=self.options.mini_batch_size, **given)
         self._told = False
 
     def forward(
@@ -104,32 +112,24 @@ class Contrastive(nn.Module):
             InvalidValueError: Too few columns, a batch that holds no negative, or scores of another shape.
         """
         given = list(sentence_features)
-        devices = torch.distributed.get_world_size() if self.loss.gather_across_devices and _distributed() else 1
+        devices = torch.distributed.get_world_size() if self.loss.gather_across_devices else 1
         self.check_batch(devices * (_rows(given[0]) if given else 0), len(given))
         columns = [dict(features) for features in given for _ in range(self._passes)]
         if labels is not None and labels.shape != (shape := (_rows(columns[0]), len(columns) - 1)):
             raise InvalidValueError("labels", f"a teacher's scores {shape}", tuple(labels.shape))
-        if not self.in_batch:
+        if not self.options.in_batch:
             vectors = [self.model(features)["sentence_embedding"] for features in columns]
-            scores = _own_scores(vectors, self.temperature)
+            scores = _own_scores(vectors, self.options.temperature)
             own = cross_entropy(scores, scores.new_zeros(len(scores), dtype=torch.long))
             return own + distillation(scores, labels)
         self._tell_twins(columns)
         return self.loss(columns, labels)
 
     def check_batch(self, rows: int, columns: int) -> None:
-        """Refuse data whose batches hold no negative.
-
-        Args:
-            rows: Of a batch, over all devices.
-            columns: Of the data.
-
-        Raises:
-            InvalidValueError: Too few columns or rows.
-        """
+        """Refuse data whose batches hold no negative; see :meth:`~.base.Objective.check_batch`."""
         if columns < 2:
             raise InvalidValueError("training data", "a query, a positive and any hard negatives", f"{columns} column")
-        if not self.in_batch and columns == 2:
+        if not self.options.in_batch and columns == 2:
             raise InvalidValueError(
                 "training data", "hard negatives in every row, the only ones without in-batch negatives", "none",
                 "Mine them, or turn in-batch negatives on.",
@@ -153,7 +153,7 @@ class Contrastive(nn.Module):
 
     def get_config_dict(self) -> dict[str, Any]:
         """What the model card says of the loss."""
-        return {"temperature": self.temperature, "in_batch": self.in_batch, **self.loss.get_config_dict()}
+        return {**super().get_config_dict(), **self.loss.get_config_dict()}
 
 
 class _Plain(MultipleNegativesRankingLoss):
@@ -197,6 +197,17 @@ def _own_scores(vectors: list[torch.Tensor], temperature: float) -> torch.Tensor
     return torch.einsum("bd,cbd->bc", query, torch.stack(documents)) / temperature
 
 
+class SimCSEOptions(ContrastiveOptions):
+    """Options of :class:`SimCSE`; temperature after Gao et al. (2021).
+
+    Attributes:
+        dropout: Share of the attention weights that is dropped, more than 0 and less than 1.
+    """
+
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False, description="a positive number")] = 0.05
+    dropout: Annotated[float, Field(ge=0, lt=1, description="a share, at least 0 and less than 1")] = 0.3
+
+
 class SimCSE(Contrastive):
     """Unsupervised SimCSE: each text goes through the model twice, and dropout makes the two vectors differ.
 
@@ -208,9 +219,7 @@ class SimCSE(Contrastive):
 
     Args:
         model: A chain that begins with a Decoder.
-        temperature: Divides the cosines.
-        dropout: Share of the attention weights that is dropped, more than 0 and less than 1.
-        **options: As for :class:`Contrastive`.
+        **options: Of :class:`SimCSEOptions`.
 
     Raises:
         InvalidValueError: As :class:`Contrastive`, or a dropout outside its range.
@@ -219,10 +228,16 @@ class SimCSE(Contrastive):
     Source: LLM2Vec, sections 2.1 and 2.2, appendix D.1.2 (dropout 0.3); temperature after Gao et al. (2021).
     """
 
+    name = "simcse"
+    reads = "texts"
+    hard_negatives = False
+    teacher = False
+    Options = SimCSEOptions
     _passes = 2
 
-    def __init__(self, model: SentenceTransformer, temperature: float = 0.05, *, dropout: float = 0.3, **options: Any):
-        super().__init__(model, temperature, **options)
+    def __init__(self, model: SentenceTransformer, **options: Any):
+        super().__init__(model, **options)
+        dropout = self.options.dropout
         decoder = getattr(model[0], "decoder", None)
         if decoder is None:
             raise InvalidValueError("model", "a chain that begins with a Decoder", type(model[0]).__name__)
@@ -236,9 +251,8 @@ class SimCSE(Contrastive):
             )
 
     def check_batch(self, rows: int, columns: int) -> None:
-        """Refuse data that is not one column of texts; see :meth:`Contrastive.check_batch`."""
-        if columns != 1:
-            raise InvalidValueError("training data", "one column of texts", f"{columns} columns", "Keep one.")
+        """Refuse data that is not one column of texts, and a batch without another text to be told from."""
+        Objective.check_batch(self, rows, columns)
         super().check_batch(rows, 2)
 
 

@@ -4,26 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from torch import nn
 from torch.nn import functional as F
 
 from ..errors import InvalidValueError, UnknownNameError
 from ..modules.projection import token_losses
-from .head import Predicting
+from .head import LMHeadObjective, LMHeadOptions
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 STYLES = {"bert": (0.8, 0.1), "roberta": (1.0, 0.0)}
 """Of the chosen tokens, the shares that become the mask token and a random token; the rest stays as it is."""
+_SHARE = "a share of the tokens, more than 0 and less than 1"
 IGNORED = -100
 """Label of a token that is not predicted, as in torch's cross-entropy."""
 
 
-class MNTP(Predicting):
+class MNTPOptions(LMHeadOptions):
+    """Options of :class:`MNTP`. The released code trains an untied head without saying so.
+
+    Attributes:
+        rate: Probability that a token is chosen, between 0 and 1.
+        style: ``bert`` (of the chosen tokens 80% are masked, 10% replaced at random, 10% left) or ``roberta`` (all are
+            masked).
+        mask_token: An entry of the vocabulary; decoders have no mask token of their own.
+    """
+
+    rate: Annotated[float, Field(gt=0, lt=1, description=_SHARE)] = 0.2
+    style: Annotated[Literal["bert", "roberta"], Field(description="masking style")] = "bert"
+    mask_token: Annotated[str, Field(description="an entry of the vocabulary")] = "_"
+
+
+class MNTP(LMHeadObjective):
     """Masked next-token prediction: some tokens are masked, and each is predicted from the state one to its left.
 
     Only what the text itself says is masked: never padding, special tokens or the instruction, and never the first
@@ -35,42 +52,38 @@ class MNTP(Predicting):
 
     Args:
         model: A chain that begins with a Decoder.
-        head: The language-model head; see :class:`~.head.Predicting`.
-        rate: Probability that a token is chosen, between 0 and 1.
-        style: ``bert`` (of the chosen tokens 80% are masked, 10% replaced at random, 10% left) or ``roberta`` (all are
-            masked).
-        mask_token: An entry of the vocabulary; decoders have no mask token of their own.
-        train_head: Train an untied head too, as the released code does without saying so.
+        head: The language-model head; see :class:`~.head.LMHeadObjective`.
         generator: A CPU generator, where masks should not depend on torch's global one.
+        **options: Of :class:`MNTPOptions`.
 
     Raises:
         InvalidValueError: A rate of 0 or 1 or beyond, a mask token that is not in the vocabulary, or as
-            :class:`~.head.Predicting`.
+            :class:`~.head.LMHeadObjective`.
         UnknownNameError: No such style.
 
     Source: LLM2Vec, section 2.1; rates and styles per backbone, appendix D.1.1 (``bert`` with 0.2 for S-LLaMA-1.3B,
     LLaMA-2-7B and Meta-LLaMA-3-8B, ``roberta`` with 0.8 for Mistral-7B); the underscore, section 2.2.
     """
 
+    name = "mntp"
+    reads = "chunks"
+    Options = MNTPOptions
+
     def __init__(
         self,
         model: SentenceTransformer,
         head: nn.Linear | None = None,
         *,
-        rate: float = 0.2,
-        style: str = "bert",
-        mask_token: str = "_",
-        train_head: bool = False,
         generator: torch.Generator | None = None,
+        **options: Any,
     ):
-        super().__init__(model, head, train_head=train_head)
-        _check(rate, style)
-        tokenizer = model[0].tokenizer
+        super().__init__(model, head, **options)
+        tokenizer, mask_token = model[0].tokenizer, self.options.mask_token
         if mask_token not in tokenizer.get_vocab():
             raise InvalidValueError(
                 "mask_token", "an entry of the vocabulary", mask_token, "Name a token that texts seldom hold."
             )
-        self.rate, self.style, self.mask_token, self.generator = rate, style, mask_token, generator
+        self.generator = generator
         self._mask_token_id = tokenizer.convert_tokens_to_ids(mask_token)
         self._vocabulary = len(tokenizer)
         added = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
@@ -90,15 +103,14 @@ class MNTP(Predicting):
             InvalidValueError: More or fewer columns than one.
         """
         columns = list(sentence_features)
-        if len(columns) != 1:
-            raise InvalidValueError("training data", "one column of texts", f"{len(columns)} columns", "Keep one.")
+        self.check_batch(0, len(columns))
         ids, targets = mask_tokens(
             columns[0]["input_ids"],
             self.maskable(columns[0]),
             mask_token_id=self._mask_token_id,
             vocabulary=self._vocabulary,
-            rate=self.rate,
-            style=self.style,
+            rate=self.options.rate,
+            style=self.options.style,
             generator=self.generator,
         )
         # Through the whole model, not its decoder alone: a distributed wrapper synchronises gradients only so.
@@ -111,10 +123,6 @@ class MNTP(Predicting):
         predicted = F.pad(real[:, :-1], (1, 0))
         text = features.get("pooling_mask", features["attention_mask"]).bool()
         return real & predicted & text & ~torch.isin(features["input_ids"], self._special)
-
-    def get_config_dict(self) -> dict[str, Any]:
-        """What the model card says of the loss."""
-        return {"rate": self.rate, "style": self.style, "mask_token": self.mask_token}
 
 
 def mask_tokens(
@@ -184,6 +192,6 @@ def mntp_loss(
 
 def _check(rate: float, style: str) -> None:
     if isinstance(rate, bool) or not isinstance(rate, Real) or not 0 < rate < 1:
-        raise InvalidValueError("rate", "a share of the tokens, more than 0 and less than 1", rate)
+        raise InvalidValueError("rate", _SHARE, rate)
     if style not in STYLES:
         raise UnknownNameError("masking style", style, STYLES)

@@ -7,15 +7,15 @@ read the words from the vector itself. The second is here to compare the first w
 from __future__ import annotations
 
 from collections.abc import Iterable
-from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import nn
 
 from ..errors import InvalidValueError
 from ..modules.projection import token_losses
-from .head import Predicting
+from .head import LMHeadObjective, LMHeadOptions
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -24,45 +24,43 @@ SIDES = ("query", "positive")
 """Columns of the data, in their order."""
 
 
-class Paired(Predicting):
+class PairObjective(LMHeadObjective):
     """An objective on pairs, each side one vector that has to tell tokens of a text.
 
     The vector is the chain's own, as it is, with its gradient: for last-token pooling the state of the last pooled
-    token after the final norm, be it EOS or the last token of another closing. The tokens of a text are its
-    own, as far as they are pooled: instruction, BOS, closing and padding are none of them. So an instruction is read
+    token after the final norm, be it EOS or the last token of another suffix. The tokens of a text are its
+    own, as far as they are pooled: instruction, BOS, suffix and padding are none of them. So an instruction is read
     where a side is made into its vector, and it is never predicted, nor read by what predicts.
 
     A text longer than the model's ``max_length`` is cut as everywhere, and what is cut off is not predicted.
 
     Args:
         model: A chain that begins with a causal Decoder, and whose vectors are as wide as its states.
-        head: The language-model head; see :class:`~.head.Predicting`.
-        train_head: Train an untied head too, which is in float32 then. What a vector can write is known only with the
-            head that it was trained with, and one that trained is gone with the objective.
+        head: The language-model head; see :class:`~.head.LMHeadObjective`. One that trains is held in float32. What a
+            vector can write is known only with the head that it was trained with, and that is gone with the objective.
+        **options: Of the objective's ``Options``.
 
     Raises:
         InvalidValueError: A decoder with another attention or with contextual tokens, vectors of another width, or as
-            :class:`~.head.Predicting`.
+            :class:`~.head.LMHeadObjective`.
     """
 
-    def __init__(self, model: SentenceTransformer, head: nn.Linear | None = None, *, train_head: bool = False):
-        super().__init__(model, head, train_head=train_head)
+    attention = "causal"  # a decoder that sees what follows need not predict it
+
+    def __init__(self, model: SentenceTransformer, head: nn.Linear | None = None, **options: Any):
+        super().__init__(model, head, **options)
         module = model[0]
-        if module.attention != "causal":
-            raise InvalidValueError(
-                "attention", "causal, since a decoder that sees what follows need not predict it", module.attention
-            )
         width, states = model.get_embedding_dimension(), module.get_embedding_dimension()
         if width != states or module.contextual_tokens:
             got = "contextual tokens" if module.contextual_tokens else f"vectors of {width}"
             raise InvalidValueError(
                 "model", f"one whose vector can stand for a word: of {states} numbers, made by the decoder alone", got
             )
-        if self.head is not None and train_head:
+        if self.head is not None and self.options.train_head:
             self.head.float()  # in half precision small updates round to nothing
 
     def check_batch(self, rows: int, columns: int) -> None:
-        """Refuse data that are not pairs; see :meth:`~.contrastive.Contrastive.check_batch`."""
+        """Refuse data that are not pairs; see :meth:`~.base.Objective.check_batch`."""
         if columns != len(SIDES):
             raise InvalidValueError("training data", "a query and a positive", f"{columns} columns", "Keep these two.")
 
@@ -97,7 +95,17 @@ class Paired(Predicting):
         return ids.gather(1, columns), own.gather(1, columns)
 
 
-class Reconstruction(Paired):
+class ReconstructionOptions(LMHeadOptions):
+    """Options of :class:`Reconstruction`.
+
+    Attributes:
+        alpha: Weight of the direction from query to document, 0 to 1.
+    """
+
+    alpha: Annotated[float, Field(ge=0, le=1, description="a weight, at least 0 and at most 1")] = 0.2
+
+
+class Reconstruction(PairObjective):
     """Bidirectional reconstruction: from the vector of a query its document is written (EBQ2D), and back (EBD2Q).
 
     The decoder reads the vector where the first word would stand, then the words of the other side, and predicts each
@@ -106,39 +114,25 @@ class Reconstruction(Paired):
     the released code.
 
     The state of what stands first in a row is much the same whatever it says, so that a vector in that place may hardly
-    be read. With ``write_bos`` BOS stands first, and the vector behind it.
+    be read. Where the model says so (``Decoder.vector_behind_bos``), BOS stands first, and the vector behind it.
 
     The loss is alpha * Q2D + (1 - alpha) * D2Q, each the mean over all predicted tokens of the batch. At alpha 0 or 1
     the other direction is not computed. In memory it is bounded: logits are made for some positions at a time.
 
     Args:
-        model, head, train_head: As for :class:`Paired`.
-        alpha: Weight of the direction from query to document, 0 to 1.
-        write_bos: Put BOS in front of the vector wherever the tokenizer has one; the paper does not.
+        model, head: As for :class:`PairObjective`.
+        **options: Of :class:`ReconstructionOptions`.
 
     Raises:
-        InvalidValueError: An alpha outside its range, a ``write_bos`` that is no bool, or as :class:`Paired`.
+        InvalidValueError: An alpha outside its range, or as :class:`PairObjective`.
 
     Source: Anchor, section 3.2, algorithm 1, equations 3 to 5. The equations sum over the tokens of a pair, algorithm 1
     has a cross-entropy, which in the released code is the mean over the batch. That code pads on the left, between the
     vector and the words, hides an instruction from the decoder and yet has it predicted: none of that is done here.
     """
 
-    def __init__(
-        self,
-        model: SentenceTransformer,
-        head: nn.Linear | None = None,
-        alpha: float = 0.2,
-        *,
-        write_bos: bool = False,
-        train_head: bool = False,
-    ):
-        super().__init__(model, head, train_head=train_head)
-        if isinstance(alpha, bool) or not isinstance(alpha, Real) or not 0 <= alpha <= 1:
-            raise InvalidValueError("alpha", "a weight, at least 0 and at most 1", alpha)
-        if not isinstance(write_bos, bool):
-            raise InvalidValueError("write_bos", "True or False", write_bos)
-        self.alpha, self.write_bos = alpha, write_bos
+    name = "reconstruction"
+    Options = ReconstructionOptions
 
     def forward(
         self, sentence_features: Iterable[dict[str, torch.Tensor]], labels: torch.Tensor | None = None
@@ -154,7 +148,8 @@ class Reconstruction(Paired):
         """
         given = list(sentence_features)
         self.check_batch(0, len(given))
-        directions = zip((self.alpha, 1 - self.alpha), given, given[::-1], SIDES[::-1], strict=True)
+        alpha = self.options.alpha
+        directions = zip((alpha, 1 - alpha), given, given[::-1], SIDES[::-1], strict=True)
         return sum(
             weight * _mean(*self.losses(self.vectors(source), target, name))
             for weight, source, target, name in directions
@@ -189,8 +184,8 @@ class Reconstruction(Paired):
         return made.new_zeros(ids.shape).masked_scatter(own, made), own
 
     def in_front(self, vectors: torch.Tensor) -> torch.Tensor:
-        """What the decoder reads in front of the words, as embeddings (batch, 1 or 2, dim): with ``write_bos``
-        BOS, if there is one, and then the vector.
+        """What the decoder reads in front of the words, as embeddings (batch, 1 or 2, dim): BOS, if
+        the model reads vectors behind it and there is one, and then the vector.
 
         Args:
             vectors: (batch, dim), any floating dtype; the embeddings have the decoder's.
@@ -198,17 +193,13 @@ class Reconstruction(Paired):
         table = self.decoder_module.decoder.get_input_embeddings()
         front = vectors.to(table.weight.dtype).unsqueeze(1)
         bos = self.decoder_module.tokenizer.bos_token_id
-        if not self.write_bos or bos is None:
+        if not self.decoder_module.vector_behind_bos or bos is None:
             return front
         ids = torch.full((len(vectors), 1), bos, device=vectors.device)
         return torch.cat([table(ids), front], dim=1)
 
-    def get_config_dict(self) -> dict[str, Any]:
-        """What the model card says of the loss."""
-        return {"alpha": self.alpha, "write_bos": self.write_bos}
 
-
-class LLaMA2Vec(Paired):
+class LLaMA2Vec(PairObjective):
     """Reconstruction as LLaMA2Vec has it: the head reads from a vector, at once, which tokens a text holds.
 
     Each side's vector has two targets: the tokens of its own text, and those of the other side. LLaMA2Vec learns from
@@ -218,10 +209,12 @@ class LLaMA2Vec(Paired):
     The loss of a target is the mean over the different tokens of the text, in no order and each counted once; that of a
     batch the mean over texts and targets.
 
-    Arguments and errors as of :class:`Paired`.
+    Arguments and errors as of :class:`PairObjective`.
 
     Source: Anchor, appendix E.1, after Li et al. (2024).
     """
+
+    name = "llama2vec"
 
     def forward(
         self, sentence_features: Iterable[dict[str, torch.Tensor]], labels: torch.Tensor | None = None

@@ -13,7 +13,7 @@ from torch.nn.functional import linear
 
 from ..errors import InvalidValueError
 from ..objectives import Reconstruction
-from .states import decoder_of, switched
+from .states import decoder_of, reading
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -29,7 +29,6 @@ def regenerated(
     instruction: str | None = None,
     *,
     tokens: int = 32,
-    write_bos: bool = False,
     head: nn.Linear | None = None,
     batch_size: int = 32,
 ) -> list[str]:
@@ -44,8 +43,6 @@ def regenerated(
         texts: Strings.
         instruction: The bare task instruction in front of every text, or None for none.
         tokens: The most that are written.
-        write_bos: Whether the vector stands behind BOS. It has to be what the model was trained with: Anchor's recipes
-            say True at every scale but ``paper``.
         head: The language-model head of a backbone without tied weights; the backbone's own if not given. One that
             trained beside the model is not saved with it.
         batch_size: Texts a batch.
@@ -63,11 +60,11 @@ def regenerated(
     if type(tokens) is not int or tokens < 1:
         raise InvalidValueError("tokens", "a whole number from 1", tokens)
     module = decoder_of(model, texts)
-    objective = Reconstruction(model, head, write_bos=write_bos).to(model.device)
+    objective = Reconstruction(model, head).to(model.device)
     vectors = model.encode(
         list(texts), prompt=instruction, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False
     )
-    with switched(module, "causal"):
+    with reading(module, "causal"):
         ids = torch.cat([_greedy(objective, part, tokens) for part in vectors.split(batch_size)])
     end = module.tokenizer.eos_token_id
     rows = [row[: row.index(end)] if end in row else row for row in ids.tolist()]
@@ -96,7 +93,6 @@ def anchor_losses(
     pairs: pd.DataFrame,
     instruction: str | None = None,
     *,
-    write_bos: bool = False,
     head: nn.Linear | None = None,
     batch_size: int = 32,
 ) -> pd.DataFrame:
@@ -110,7 +106,7 @@ def anchor_losses(
         model: As for :func:`regenerated`.
         pairs: Columns query and document, one row a pair, two rows at least.
         instruction: The bare task instruction in front of every query, or None for none.
-        write_bos, head: As for :func:`regenerated`.
+        head: As for :func:`regenerated`.
         batch_size: Texts a batch.
 
     Returns:
@@ -132,7 +128,7 @@ def anchor_losses(
     sides = {"query": pairs["query"].tolist(), "document": pairs["document"].tolist()}
     asked = {"query": instruction, "document": None}
     module = decoder_of(model, sides["query"])
-    objective = Reconstruction(model, head, write_bos=write_bos).to(model.device)
+    objective = Reconstruction(model, head).to(model.device)
     rows = []
     for direction in DIRECTIONS:
         source, target = direction.split(" to ")
@@ -144,7 +140,7 @@ def anchor_losses(
             show_progress_bar=False,
         )
         shuffled = own.roll(len(own) // 2, dims=0)
-        with switched(module, "causal"):
+        with reading(module, "causal"):
             for start in range(0, len(own), batch_size):
                 part = slice(start, start + batch_size)
                 # The instruction is not written, but a text may begin with another token behind it than without.

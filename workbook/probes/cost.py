@@ -14,7 +14,7 @@ from sentence_transformers.util import batch_to_device
 from sklearn.feature_extraction import DictVectorizer
 
 from ..errors import InvalidValueError, UnknownNameError
-from ..modules.sparse import sparse
+from ..vocabulary.sparse import sparse
 from .states import decoder_of
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def training_cost(
 
     Source: LLM2Vec, appendices D and G, and Anchor, table 7, which give hours.
     """
-    from ..training.stage import load_data  # here, since the trainer's imports take seconds
+    from ..data.rows import load  # here, since its imports take seconds
 
     _refuse_turns(turns)
     if absent := [name for name in models if name not in stages]:
@@ -91,7 +91,7 @@ def training_cost(
     batches = {}
     for name, model in models.items():
         module, stage = decoder_of(model, [name]), stages[name]
-        data = load_data(stage, module.tokenizer)
+        data = load(**stage.reading(), tokenizer=module.tokenizer)
         source, rows = next(iter(data.datasets.items()))
         batches[name] = rows[: stage.batch_size // stage.accumulation], data.prompts[source]
     with warnings.catch_warnings():
@@ -207,11 +207,12 @@ def _forward_and_backward(
     model: SentenceTransformer, stage: Stage, columns: Mapping[str, list], prompts: Mapping[str, str]
 ) -> tuple[int, float]:
     """Tokens that the decoder reads, and seconds."""
-    from ..training.prepare import objective, prepared
+    from ..objectives import get
+    from ..training.prepare import prepared
 
     device, dtype, read = model.device, model[0].decoder.dtype, []
     with prepared(model, stage, seed=0):
-        loss = objective(stage)(model.train())
+        loss = get(stage.objective)(model.train(), **stage.options)
         batch = [
             batch_to_device(model.preprocess(texts, prompt=prompts.get(column)), device)
             for column, texts in columns.items()

@@ -12,7 +12,7 @@ from sentence_transformers.util import batch_to_device
 
 from ..errors import InvalidValueError, UnknownNameError
 from ..modules import LatentAttention
-from .states import decoder_of, switched
+from .states import decoder_of, reading
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -53,7 +53,7 @@ def latent_attention(
         raise InvalidValueError("model", "a Decoder and a LatentAttention", got, way_out)
     features = module.preprocess(list(texts), instruction)
     found = []
-    with switched(module, module.attention):
+    with reading(module, module.attention):
         for start in range(0, len(texts), batch_size):
             rows = {name: values[start : start + batch_size] for name, values in features.items()}
             columns = rows["attention_mask"].any(dim=0)  # padding that only other batches need

@@ -11,10 +11,10 @@ import torch
 
 from ..errors import InvalidValueError
 from ..modules import Decoder, Lexicon
-from ..modules.clusters import token_text
 from ..modules.lexicon import pooled_positions
-from ..modules.sparse import sparse
-from .states import decoder_of, switched
+from ..vocabulary.clusters import token_text
+from ..vocabulary.sparse import sparse
+from .states import decoder_of, reading
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -119,7 +119,7 @@ def _read(module: Decoder, encoded: Encoded) -> dict[str, Any]:
     """The features of one text with its token states, all of one row."""
     names = ("input_ids", "pooling_mask")
     features = {k: torch.tensor([v], device=module.decoder.device) for k, v in zip(names, encoded, strict=True)}
-    with switched(module, module.attention):
+    with reading(module, module.attention):
         return module({**features, "attention_mask": torch.ones_like(features["input_ids"])})
 
 

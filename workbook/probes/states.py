@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from sentence_transformers.util import batch_to_device
 
-from ..attention import MODES, set_mode
+from ..attention import MODES, switched
 from ..errors import InvalidValueError
 from ..modules import Decoder
 
@@ -52,7 +52,7 @@ def layer_cosine(model: SentenceTransformer, texts: Sequence[str]) -> pd.DataFra
         ids = torch.tensor([encoded.input_ids], device=module.decoder.device)
         states = {}
         for mode in MODES:
-            with switched(module, mode):
+            with reading(module, mode):
                 hidden = module.decoder(input_ids=ids, output_hidden_states=True, use_cache=False).hidden_states
             states[mode] = torch.stack(hidden).squeeze(1).float()  # (layers, tokens, dim)
         causal, both = (states[mode] for mode in MODES)
@@ -187,15 +187,14 @@ def decoder_of(model: SentenceTransformer, items: Sequence, name: str = "texts")
 
 
 @contextmanager
-def switched(module: Decoder, mode: str) -> Iterator[None]:
-    """Another attention for a while, in evaluation mode."""
-    training, before = module.decoder.training, module.attention
+def reading(module: Decoder, mode: str) -> Iterator[None]:
+    """The decoder in evaluation mode and with an attention, while the block runs."""
+    training = module.decoder.training
     module.decoder.eval()
-    set_mode(module.decoder, mode)
     try:
-        yield
+        with switched(module.decoder, mode):
+            yield
     finally:
-        set_mode(module.decoder, before)
         module.decoder.train(training)
 
 

@@ -15,7 +15,7 @@ from transformers import DataCollatorWithPadding
 
 from ..corpora.roles import NO_ROLE
 from ..errors import InvalidValueError
-from .states import decoder_of, switched
+from .states import decoder_of, reading
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -55,7 +55,7 @@ def word_states(
     collate = DataCollatorWithPadding(module.tokenizer)
     found = {}
     order = sorted(range(len(rows)), key=lambda index: len(rows[index]))  # sentences of like length need little padding
-    with switched(module, module.attention):
+    with reading(module, module.attention):
         for start in tqdm(range(0, len(rows), batch_size), desc="states of words", leave=False, disable=None):
             batch = order[start : start + batch_size]
             features = collate([{"input_ids": rows[index]} for index in batch]).to(model.device)

@@ -1,13 +1,13 @@
 """Training: recipes as data, one engine for all stages, resumed and cached by content."""
 
-from .recipe import Adapter, Recipe, Stage
+from .recipe import Adapter, Evaluator, Recipe, Stage
 
-__all__ = ["Adapter", "Recipe", "Stage", "Trained", "Watch", "train", "train_into"]
+__all__ = ["Adapter", "Evaluator", "Recipe", "Stage", "Trained", "train", "train_into"]
 
 
 def __getattr__(name: str) -> object:
     # The engine imports torch and the trainer, which takes seconds; a recipe is only data and needs neither.
-    if name in ("Trained", "Watch", "train"):
+    if name in ("Trained", "train"):
         from . import run
 
         return getattr(run, name)

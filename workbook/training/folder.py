@@ -61,8 +61,7 @@ def train_into(
         "seed": seed,
         "stages": {
             # The data by content: a file may be moved, but not changed.
-            one.stage.name: one.stage.model_dump(mode="json", exclude={"name", "data"})
-            | {"data_fingerprint": one.data.fingerprint}
+            one.stage.name: one.stage.resolved() | {"data": one.data.fingerprint}
             for one in training.stages
         },
     }

@@ -1,25 +1,22 @@
-"""A model made ready for one stage, and put back afterwards; the stage's objective; and a check of both."""
+"""A model made ready for one stage, and put back afterwards; and a check of what the stage would do with it."""
 
 from __future__ import annotations
 
 import contextlib
-import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import peft
 import torch
-from accelerate import PartialState
 from torch import nn
 
 from ..errors import InvalidValueError, UnknownNameError
-from ..objectives import OBJECTIVES, Contrastive, set_attention_dropout
-from ..objectives.head import Predicting
+from ..objectives import get, set_attention_dropout
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from .data import TrainingData
+    from ..data.rows import TrainingData
     from .recipe import Adapter, Stage
 
 
@@ -85,32 +82,6 @@ def _adapted(transformer: nn.Module, adapter: Adapter, targets: list[str] | str,
         return peft.get_peft_model(transformer, config)
 
 
-def objective(stage: Stage) -> Callable[..., nn.Module]:
-    """What makes the objective of a stage for a model, its name and the names of its options checked.
-
-    Raises:
-        UnknownNameError: No such objective, or an option that it does not take.
-    """
-    if stage.objective not in OBJECTIVES:
-        raise UnknownNameError("objective", stage.objective, OBJECTIVES)
-    kind = OBJECTIVES[stage.objective]
-    # SimCSE passes on what it does not know itself, so the options are those of all its bases.
-    family = [base for base in kind.__mro__ if base.__module__ == kind.__module__]
-    known = {name for base in family for name in inspect.signature(base.__init__).parameters}
-    known -= {"self", "model", "head", "generator", "gather_across_devices", "options"}
-    for option in stage.options:
-        if option not in known:
-            raise UnknownNameError(f"option of {stage.objective}", option, sorted(known))
-
-    def make(model: SentenceTransformer, **given: nn.Module) -> nn.Module:
-        options = dict(stage.options) | given
-        if issubclass(kind, Contrastive):  # negatives are those of the whole batch, on however many devices it lies
-            options["gather_across_devices"] = PartialState().num_processes > 1
-        return kind(model, **options)
-
-    return make
-
-
 def check(model: SentenceTransformer, stage: Stage, data: TrainingData, rows: int) -> None:
     """Refuse, before anything trains, what a stage would fail at; the model is left as it was.
 
@@ -121,7 +92,7 @@ def check(model: SentenceTransformer, stage: Stage, data: TrainingData, rows: in
         rows: Of a micro-batch, over all devices.
 
     Raises:
-        UnknownNameError: An adapter for a layer that the decoder has not, or an option's value that does not exist.
+        UnknownNameError: No such objective, option or choice, or an adapter for a layer that the decoder has not.
         InvalidValueError: An option out of its range, a batch that holds no negative, an instruction without room, or
             nothing that a teacher could score.
         AttentionError: Dropout that the decoder does not apply.
@@ -132,21 +103,18 @@ def check(model: SentenceTransformer, stage: Stage, data: TrainingData, rows: in
     for target in stage.adapter.targets if stage.adapter else ():
         if target not in linear:  # peft passes over a name that it does not find, as long as it finds another
             raise UnknownNameError("adapter target", target, sorted(linear))
-    make, given = objective(stage), {}
-    if issubclass(OBJECTIVES[stage.objective], Predicting) and not decoder.config.tie_word_embeddings:
-        # The real head would take a whole language model from disk.
-        given["head"] = nn.Linear(decoder.config.hidden_size, 1, bias=False, device="meta")
+    kind = get(stage.objective)
     try:
-        loss = make(model, **given)
+        loss = kind(model, **kind.stand_ins(model), **stage.options)
     finally:
         set_attention_dropout(decoder, 0.0)
-    if stage.teacher and (stage.objective != "contrastive" or any(d.num_columns < 3 for d in data.datasets.values())):
-        got = stage.objective if stage.objective != "contrastive" else "pairs without hard negatives"
+    if stage.teacher and (not kind.teacher or any(d.num_columns < 3 for d in data.datasets.values())):
+        got = "pairs without hard negatives" if kind.teacher else stage.objective
         raise InvalidValueError("teacher", "a contrastive stage whose data has hard negatives to score", got)
-    if stage.objective == "mntp":  # its chunks are laid out by no template
+    if kind.reads == "chunks":  # laid out by no template
         if module.contextual_tokens:
             raise InvalidValueError(
-                "objective", "one that reads texts, where an encoder reads them too", "mntp",
+                "objective", "one that reads texts, where an encoder reads them too", stage.objective,
                 "Train the decoder first, without contextual tokens.",
             )  # fmt: skip
         return

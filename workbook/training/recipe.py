@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import (
     BaseModel,
@@ -16,7 +17,11 @@ from pydantic import (
     model_validator,
 )
 
-from ..errors import UnknownNameError
+from ..errors import InvalidValueError, UnknownNameError
+from ..resolved import digest, resolved
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 
@@ -50,7 +55,7 @@ class Stage(BaseModel):
         name: Of the stage; unique in its recipe.
         objective: A name from ``workbook.objectives.OBJECTIVES``.
         options: Arguments of the objective, such as ``{"temperature": 0.05}``.
-        data: A source of training data, or a file; see ``workbook.training.data.load``.
+        data: A source of training data, or a file; see ``workbook.data.rows.load``.
         limit: Rows of it that are used; all of them if not given.
         negatives: Hard negatives of a row that are used, of those that it has; all of them if not given.
         blend: Mix tasks within a batch, each row with its own instructions; else a batch comes from one data set.
@@ -95,6 +100,28 @@ class Stage(BaseModel):
     adapter: Adapter | None = Adapter()
     gradient_checkpointing: bool = False
 
+    def reading(self) -> dict[str, Any]:
+        """What decides its training data: the arguments of :func:`workbook.data.rows.load`, but for the tokenizer."""
+        return {
+            "source": self.data,
+            "objective": self.objective,
+            "max_length": self.max_length,
+            "limit": self.limit,
+            "negatives": self.negatives,
+            "blend": self.blend,
+        }
+
+    def resolved(self) -> dict[str, Any]:
+        """All that the stage does, as plain data: every field, and every option of its objective, defaults included.
+
+        Raises:
+            UnknownNameError: No such objective, or no such option of it.
+            InvalidValueError: An option outside its range.
+        """
+        from ..objectives import get  # its torch takes seconds, and most recipes are only looked at
+
+        return resolved(self) | {"options": resolved(get(self.objective).validated(self.options))}
+
     @model_validator(mode="after")
     def _decay_outlasts_the_steps(self) -> Stage:
         if self.decay_steps is not None and self.decay_steps < self.steps:
@@ -124,8 +151,8 @@ class Recipe(BaseModel):
         return self
 
     def fingerprint(self) -> str:
-        """Hex sha256 over the content: equal for equal recipes, on every machine."""
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+        """Hex sha256 over all that the stages do: equal for equal recipes, on every machine."""
+        return digest([stage.resolved() for stage in self.stages])
 
     def only(self, *names: str) -> Recipe:
         """The recipe of some of the stages, in the recipe's order.
@@ -138,3 +165,25 @@ class Recipe(BaseModel):
             if name not in known:
                 raise UnknownNameError("stage", name, known)
         return Recipe(stages=tuple(stage for stage in self.stages if stage.name in names))
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """What is measured while a stage trains, for a curve of convergence.
+
+    Attributes:
+        name: Names the measure; a stage that was trained under another name is trained again.
+        every: Steps between two measurements; the first is before the first step, the last after the last.
+        measure: From the model to numbers by name.
+
+    Raises:
+        InvalidValueError: ``every`` is not a positive whole number.
+    """
+
+    name: str
+    every: int
+    measure: Callable[[SentenceTransformer], Mapping[str, float]]
+
+    def __post_init__(self):
+        if type(self.every) is not int or self.every < 1:
+            raise InvalidValueError("every", "a number of steps, 1 or more", self.every)

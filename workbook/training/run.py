@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,36 +13,15 @@ from accelerate import PartialState
 
 from ..errors import InvalidValueError
 from ..modules import Decoder
-from .stage import StageRun, digest
+from ..resolved import digest
+from .stage import StageRun
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from .recipe import Recipe
+    from .recipe import Evaluator, Recipe
 
 LOG = ["stage", "step", "loss", "learning_rate", "gradient_norm", "tokens", "seconds"]
-
-
-@dataclass(frozen=True)
-class Watch:
-    """What is measured while a stage trains, for a curve of convergence.
-
-    Attributes:
-        name: Names the measure; a stage that was trained under another name is trained again.
-        every: Steps between two measurements; the first is before the first step, the last after the last.
-        measure: From the model to numbers by name.
-
-    Raises:
-        InvalidValueError: ``every`` is not a positive whole number.
-    """
-
-    name: str
-    every: int
-    measure: Callable[[SentenceTransformer], Mapping[str, float]]
-
-    def __post_init__(self):
-        if type(self.every) is not int or self.every < 1:
-            raise InvalidValueError("every", "a number of steps, 1 or more", self.every)
 
 
 @dataclass(frozen=True)
@@ -53,7 +32,7 @@ class Trained:
         model: The model that was given, trained in place, adapters merged, in evaluation mode.
         history: One row a step: stage, step (from 1), loss, learning_rate, gradient_norm (before it was cut), tokens
             (read so far in the stage) and seconds (of training so far in the stage, over all its sessions).
-        curve: One row a measurement of a :class:`Watch`: stage, step (from 0), tokens, seconds, and the numbers by
+        curve: One row a measurement of a :class:`Evaluator`: stage, step (from 0), tokens, seconds, and the numbers by
             name; empty without one.
         manifest: What went in: by stage its content key, data fingerprint, seconds, device, and versions.
     """
@@ -70,7 +49,7 @@ def train(
     *,
     seed: int = 0,
     data: Mapping[str, str] | None = None,
-    watch: Watch | None = None,
+    evaluator: Evaluator | None = None,
     save_every: int | None = None,
     progress: bool | None = None,
 ) -> Trained:
@@ -86,7 +65,7 @@ def train(
         recipe: What to do.
         seed: Of the order of the data, of masks, of dropout and of fresh adapters.
         data: Sources or files by the name of a stage, in place of the recipe's own.
-        watch: What to measure while the last stage trains.
+        evaluator: What to measure while the last stage trains.
         save_every: Steps between checkpoints; a tenth of a stage, and five at least, if not given.
         progress: A bar and the loss while it trains; None shows them in a terminal and in a notebook.
 
@@ -98,7 +77,7 @@ def train(
         OutputError: The cache can't be written.
     """
     return Training(
-        model, recipe, seed=seed, data=data, watch=watch, save_every=save_every, progress=progress
+        model, recipe, seed=seed, data=data, evaluator=evaluator, save_every=save_every, progress=progress
     ).run()  # fmt: skip
 
 
@@ -112,7 +91,7 @@ class Training:
         *,
         seed: int = 0,
         data: Mapping[str, str] | None = None,
-        watch: Watch | None = None,
+        evaluator: Evaluator | None = None,
         save_every: int | None = None,
         progress: bool | None = None,
     ):
@@ -131,8 +110,8 @@ class Training:
         for stage in recipe.stages:
             if stage.name in own:
                 stage = stage.model_copy(update={"data": own[stage.name]})
-            watched = watch if stage.name == recipe.stages[-1].name else None
-            self.stages.append(StageRun(model, stage, key, seed, watched, save_every, progress))
+            evaluated = evaluator if stage.name == recipe.stages[-1].name else None
+            self.stages.append(StageRun(model, stage, key, seed, evaluated, save_every, progress))
             key = self.stages[-1].key
 
     def run(self) -> Trained:

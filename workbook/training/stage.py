@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import platform
 import shutil
@@ -21,10 +20,12 @@ from sentence_transformers.sentence_transformer.training_args import BatchSample
 from transformers import PrinterCallback
 
 from .. import __version__, backbones
+from ..data import rows as training_data
 from ..errors import InvalidValueError, WorkbookError
 from ..files import CHECKSUMS, atomic_folder, cache_path, verify_checksums, write_checksums
-from . import data as training_data
-from .prepare import check, objective, prepared
+from ..objectives import get as get_objective
+from ..resolved import digest
+from .prepare import check, prepared
 from .progress import Progress
 from .teacher import TaughtCollator, Teacher, is_reranker, teachers_sha256
 from .trainer import WEIGHTS, Every, StageTrainer, last_checkpoint, load_weights, save_weights, trainable
@@ -32,10 +33,8 @@ from .trainer import WEIGHTS, Every, StageTrainer, last_checkpoint, load_weights
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from torch import nn
-    from transformers import PreTrainedTokenizerBase
 
-    from .recipe import Stage
-    from .run import Watch
+    from .recipe import Evaluator, Stage
 
 
 class StageRun:
@@ -50,26 +49,25 @@ class StageRun:
         stage: Stage,
         start: str,
         seed: int,
-        watch: Watch | None,
+        evaluator: Evaluator | None,
         save_every: int | None,
         progress: bool | None,
     ):
-        self.model, self.stage, self.seed, self.watch, self.progress = model, stage, seed, watch, progress
+        self.model, self.stage, self.seed, self.evaluator, self.progress = model, stage, seed, evaluator, progress
         self.save_every = save_every or max(min(5, stage.steps), stage.steps // 10)
         with _named(stage):
-            self.objective = objective(stage)
+            described = stage.resolved()
             if stage.teacher:
                 is_reranker(stage.teacher)  # refuses what is no teacher; a stage that is kept needs no more of it
-            self.data = load_data(stage, model[0].tokenizer)
+            self.data = training_data.load(**stage.reading(), tokenizer=model[0].tokenizer)
             self.rows = _micro_batch(stage, self.data)
             check(model, stage, self.data, self.rows)
         self.content = {
             "start": start,
-            # What is at its default does not count: a stage that was kept is found when stages learn a new option.
-            "stage": stage.model_dump(mode="json", exclude={"data"}, exclude_defaults=True),
+            "stage": {name: value for name, value in described.items() if name != "data"},  # known by its content
             "data": self.data.fingerprint,
             "seed": seed,
-            "watch": [watch.name, watch.every] if watch else None,
+            "evaluator": [evaluator.name, evaluator.every] if evaluator else None,
             "versions": _versions(),
         }
         if teachers := teachers_sha256([stage]):
@@ -91,7 +89,7 @@ class StageRun:
                 stack.enter_context(lock)  # where another training does the same stage, wait, and take its result
             processes.wait_for_everyone()  # all look into the cache when nobody writes there any more
             stack.enter_context(prepared(self.model, self.stage, self.seed))
-            loss = self.objective(self.model)
+            loss = get_objective(self.stage.objective)(self.model, **self.stage.options)
             record = self._kept(loss)
             if record is None:
                 record = self._train(loss)
@@ -151,7 +149,7 @@ class StageRun:
             # Rows of chunks are lists, in which the sampler can't look for duplicates; their texts differ anyway. Where
             # tasks are blended, labels repeat as documents, and no batch could hold two rows of a class.
             batch_sampler=BatchSamplers.BATCH_SAMPLER
-            if stage.objective == "mntp" or stage.blend
+            if get_objective(stage.objective).reads == "chunks" or stage.blend
             else BatchSamplers.NO_DUPLICATES,
             multi_dataset_batch_sampler=MultiDatasetBatchSamplers.PROPORTIONAL,
             dataloader_drop_last=True,
@@ -177,28 +175,10 @@ class StageRun:
             data_collator=TaughtCollator(self.model[0].preprocess, prompts=self.data.prompts, teacher=teacher),
         )
         trainer.remove_callback(PrinterCallback)
-        if self.watch:
-            trainer.add_callback(Every(trainer, self.watch.every, self.watch.measure))
+        if self.evaluator:
+            trainer.add_callback(Every(trainer, self.evaluator.every, self.evaluator.measure))
         trainer.add_callback(Progress(stage.name, self.progress))
         return trainer
-
-
-def load_data(stage: Stage, tokenizer: PreTrainedTokenizerBase) -> training_data.TrainingData:
-    """What a stage reads; see :func:`workbook.training.data.load`."""
-    return training_data.load(
-        stage.data,
-        stage.objective,
-        tokenizer=tokenizer,
-        max_length=stage.max_length,
-        limit=stage.limit,
-        negatives=stage.negatives,
-        blend=stage.blend,
-    )
-
-
-def digest(content: object) -> str:
-    """Hex sha256 of plain data."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def begun(key: str) -> bool:

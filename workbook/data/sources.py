@@ -23,9 +23,6 @@ from .blend import docs_blend, docs_mined
 INSTRUCTIONS = ("query_instruction", "document_instruction")
 """Columns of pairs that hold the instructions, empty where there are none."""
 
-PAIRED = ("contrastive", "reconstruction", "llama2vec")
-"""Objectives that read pairs, the first with hard negatives too; the others read texts."""
-
 ENDINGS = (".jsonl", ".csv", ".txt")
 """How the name of a user's file may end."""
 
@@ -35,25 +32,24 @@ _WORDS = (5, 60)  # of a sentence of the docs corpus
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\b\w\.)(?<!\b(?:al|cf|vs|Eq)\.)\s+(?=[A-Z\"(])")
 
 
-def read(source: str | os.PathLike, objective: str) -> tuple[str, list[str] | dict[str, Dataset]]:
-    """Name and content of a source or a file, read for an objective.
+def read(source: str | os.PathLike, kind: str) -> tuple[str, list[str] | dict[str, Dataset]]:
+    """Name and content of a source or a file.
 
     Args:
         source: One of :data:`SOURCES`, or a path.
-        objective: What is read for it; those in :data:`PAIRED` read the same.
+        kind: ``pairs``, ``texts``, or ``chunks`` for texts that are cut into chunks afterwards.
 
     Returns:
         The name of the source or the stem of the file; and texts, or by name data sets of pairs with the columns
         query, positive, hard negatives and :data:`INSTRUCTIONS`.
 
     Raises:
-        UnknownNameError, MissingDataError, InvalidValueError, DamagedFileError: As :func:`~.data.load`.
+        UnknownNameError, MissingDataError, InvalidValueError, DamagedFileError: As :func:`~.rows.load`.
     """
     if source in SOURCES:
-        kind = PAIRED[0] if objective in PAIRED else objective
         if kind not in SOURCES[source]:
             able = ", ".join(name for name, readers in SOURCES.items() if kind in readers)
-            raise InvalidValueError("training source", f"one that {objective} can read ({able}, or a file)", source)
+            raise InvalidValueError("training source", f"one that has {kind} ({able}, or a file)", source)
         return source, SOURCES[source][kind]()
     if not isinstance(source, str | os.PathLike):
         raise InvalidValueError("training source", f"one of {', '.join(SOURCES)}, or the path of a file", source)
@@ -66,7 +62,7 @@ def read(source: str | os.PathLike, objective: str) -> tuple[str, list[str] | di
         raise MissingDataError(f"Training data: expected a file ({endings}) at {path}, found {got}. Check the path.")
     if path.suffix.lower() not in ENDINGS:
         raise UnknownNameError("kind of training file", path.name, ENDINGS, "Convert it to one of these.")
-    return path.stem, _pairs(path) if objective in PAIRED else _texts(path)
+    return path.stem, _pairs(path) if kind == "pairs" else _texts(path)
 
 
 def _docs_texts() -> list[str]:
@@ -103,15 +99,15 @@ def _docs_pairs() -> dict[str, Dataset]:
 
 
 SOURCES: dict[str, dict[str, Callable[[], Any]]] = {
-    "docs": {"mntp": _docs_texts, "simcse": _docs_sentences, "contrastive": _docs_pairs},
-    "docs-mined": {"contrastive": docs_mined},
-    "docs-blend": {"contrastive": docs_blend},
-    "docs-blend-labels": {"contrastive": partial(docs_blend, "labels")},
-    "wikitext": {"mntp": wikitext, "simcse": wikitext},
-    "wiki1m": {"mntp": wiki1m, "simcse": wiki1m},
-    "e5": {"contrastive": e5},
+    "docs": {"chunks": _docs_texts, "texts": _docs_sentences, "pairs": _docs_pairs},
+    "docs-mined": {"pairs": docs_mined},
+    "docs-blend": {"pairs": docs_blend},
+    "docs-blend-labels": {"pairs": partial(docs_blend, "labels")},
+    "wikitext": {"chunks": wikitext, "texts": wikitext},
+    "wiki1m": {"chunks": wiki1m, "texts": wiki1m},
+    "e5": {"pairs": e5},
 }
-"""Sources by name, and what reads them by objective; the first of :data:`PAIRED` stands for all of them."""
+"""Sources by name, and what reads each kind of data from them."""
 
 
 def _texts(path: Path) -> list[str]:

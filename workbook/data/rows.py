@@ -21,17 +21,15 @@ from datasets import Dataset
 from safetensors.numpy import load_file, save_file
 
 from ..corpora.public import chunks
-from ..errors import InvalidValueError, UnknownNameError
+from ..errors import InvalidValueError
 from ..files import CHECKSUMS, atomic_folder, cache_path, verify_checksums, write_checksums
-from .sources import INSTRUCTIONS, PAIRED, SOURCES, read
+from ..objectives import get as get_objective
+from .sources import INSTRUCTIONS, SOURCES, read
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["OBJECTIVES", "SOURCES", "TrainingData", "load"]
-
-OBJECTIVES = ("mntp", "simcse", *PAIRED)
-"""Objectives that data can be made for: the first two read texts, the others pairs."""
+__all__ = ["SOURCES", "TrainingData", "load"]
 
 _SHOWN = 5  # rows that a warning names
 
@@ -82,16 +80,16 @@ def load(
     ``.jsonl`` or ``.csv`` with the fields ``query`` and ``positive``; hard negatives are ``negative``, ``negative_1``,
     ..., in every row or in none; ``instruction`` (of the query) and ``document_instruction`` may be left out or blank.
     For a symmetric task the instruction goes into both. Rows with different instructions become different data sets.
-    Only ``contrastive`` has a use for hard negatives; the other objectives on pairs leave them out.
+    An objective that has no use for hard negatives leaves them out.
 
     A data set that is left with a single row is left out with a warning, except in a blend: its batches would have no
     negatives. Warnings number the rows of a file from 1, without blank lines and the header.
 
     Args:
         source: One of :data:`SOURCES`, or a path.
-        objective: One of :data:`OBJECTIVES`.
-        tokenizer: Makes the chunks of ``mntp``.
-        max_length: Tokens of a chunk of ``mntp``; longer rows of the others are cut by the model.
+        objective: A name from :data:`workbook.objectives.OBJECTIVES`; it says what it reads.
+        tokenizer: Makes chunks.
+        max_length: Tokens of a chunk; longer texts and pairs are cut by the model.
         instructions: Whether to give prompts; the data sets are the same without.
         limit: Most rows in all. Each data set gets about its share, and is left out when that is a single row, except
             in a blend.
@@ -112,24 +110,23 @@ def load(
         LLM2Vec, sections 2.2 and 5.1 and appendix G.1: wikitext-103 for MNTP, wiki1m for SimCSE, E5 for contrastive
         training.
     """
-    if objective not in OBJECTIVES:
-        raise UnknownNameError("objective", objective, OBJECTIVES)
+    kind = get_objective(objective)
     if limit is not None and (type(limit) is not int or limit < 2):
         raise InvalidValueError("limit", "a number of rows, 2 or more, or None for all", limit)
-    if blend and objective not in PAIRED:
+    if blend and kind.reads != "pairs":
         raise InvalidValueError("blend", f"False for {objective}, whose texts have no instructions", blend)
-    if objective in PAIRED[1:]:
+    if kind.reads == "pairs" and not kind.hard_negatives:
         if negatives:
             raise InvalidValueError("negatives", f"none for {objective}, which has no use for them", negatives)
         negatives = 0
-    name, found = read(source, objective)
-    if objective == "mntp":
+    name, found = read(source, kind.reads)
+    if kind.reads == "chunks":
         parts = [_part(name, Dataset.from_dict({"chunk": list(_chunks(found, tokenizer, max_length, source))}))]
-    elif objective == "simcse":
+    elif kind.reads == "texts":
         parts = [_part(name, Dataset.from_dict({"text": found}))]
     else:
         parts = [part for name, pairs in found.items() for part in _by_instructions(name, _narrowed(pairs, negatives))]
-    alone = objective == "mntp" or blend  # a row that needs no other of its data set
+    alone = kind.reads == "chunks" or blend  # a row that needs no other of its data set
     parts = _large_enough(_limited(parts, limit), 1 if alone else 2, source, limit)
     if blend:
         parts = [_blended(parts, instructions, source)]
@@ -226,7 +223,7 @@ def _blended(parts: list[_Part], instructions: bool, source: str | os.PathLike) 
     if bare := [name for name, own in widths.items() if own == 2 < width]:
         raise InvalidValueError(
             f"training data {source}", "hard negatives in all data sets of a blend, or in none", f"none in {bare[0]}",
-            "Mine them (workbook.training.curation.mine).",
+            "Mine them (workbook.data.curation.mine).",
         )  # fmt: skip
     names = ["query", "positive", *(f"negative_{number}" for number in range(1, width - 1))]
     tables, digests = [], []

@@ -60,7 +60,7 @@ def _mined() -> pd.DataFrame:
     if not known.any():
         raise MissingDataError(
             "Hard negatives: expected pairs of the docs corpus that the pinned versions give, found none in this "
-            "machine's. Install them (constraints.txt), or mine your own (workbook.training.curation.mine) and train "
+            "machine's. Install them (constraints.txt), or mine your own (workbook.data.curation.mine) and train "
             "on a file."
         )
     if not known.all():

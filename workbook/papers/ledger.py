@@ -10,10 +10,11 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from . import claims, figures
+from .. import figures
+from ..errors import DamagedFileError, MissingDataError, UnknownNameError
+from ..files import atomic_file
+from . import claims
 from .claims import Claim, Verdict
-from .errors import DamagedFileError, MissingDataError, UnknownNameError
-from .files import atomic_file
 
 FIGURE = "claims"
 """Name of the ledger's figure in a run folder."""
@@ -34,7 +35,7 @@ _OUTCOMES = ("fails", "no interval", "overlaps", "holds")
 def table(folder: str | Path) -> pd.DataFrame:
     """Every claim with what the notebooks of a run found of it.
 
-    An effect is how far a comparison of the rule holds, see `workbook.claims.effect`; of several comparisons, and of
+    An effect is how far a comparison of the rule holds, see `claims.effect`; of several comparisons, and of
     several notebooks that judged the claim, the one that holds the least stands here: one that fails before one whose
     interval reaches zero. Where a notebook tested a claim, those that could not don't count.
 

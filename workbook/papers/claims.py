@@ -18,10 +18,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from ..errors import DamagedFileError, InvalidValueError, MissingDataError, UnknownNameError
+from ..files import atomic_file, data_path, locked
+from ..scale import SCALES, get_scale
 from . import rules
-from .errors import DamagedFileError, InvalidValueError, MissingDataError, UnknownNameError
-from .files import atomic_file, data_path, locked
-from .scale import SCALES, get_scale
 
 REPRODUCED = "reproduced"
 PARTLY = "partly"

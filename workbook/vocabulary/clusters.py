@@ -250,8 +250,7 @@ def clusters_of(backbone: str, k: int, *, spherical: bool = True, seed: int = 0)
     head = load_head(backbone).weight.detach()
     k, seed = _checked(head, k, spherical, seed)  # before they name a folder
     device = torch.device(capability()["device"])
-    # The 1 is how often k-means began anew, which could be chosen once: clusters that were kept are found.
-    content = [_VERSION, head_sha256(head), k, spherical, seed, ITERATIONS, 1, device.type]
+    content = [_VERSION, head_sha256(head), k, spherical, seed, ITERATIONS, device.type]
     kept = cache_path("clusters", hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()[:24])
     if not (kept / CHECKSUMS).is_file():
         cluster_head(head.to(device), k, spherical=spherical, seed=seed).save(kept)

@@ -33,9 +33,11 @@ import nbformat
 import papermill
 from papermill.exceptions import PapermillExecutionError
 
-from . import __version__, claims, results
-from .errors import DamagedFileError, InvalidValueError, MissingDataError, OutputError, UnknownNameError
-from .files import ROOT, atomic_file, folder_sha256, sha256, writing
+from .. import __version__
+from ..errors import DamagedFileError, InvalidValueError, MissingDataError, OutputError, UnknownNameError
+from ..files import ROOT, atomic_file, folder_sha256, sha256, writing
+from ..papers import claims
+from . import results
 
 PASSED = "passed"
 FAILED = "failed"

@@ -13,9 +13,9 @@ import pandas as pd
 from latex2mathml.converter import convert
 from nbconvert import HTMLExporter
 
-from . import claims, ledger
-from .errors import DamagedFileError, InvalidValueError, MissingDataError, UnknownNameError
-from .files import atomic_file
+from ..errors import DamagedFileError, InvalidValueError, MissingDataError, UnknownNameError
+from ..files import atomic_file
+from ..papers import claims, ledger
 from .results import figure_name
 from .runner import read_manifest, read_notebook
 
@@ -31,7 +31,7 @@ def write(folder: str | Path) -> Path:
     it says why and shows the rest.
 
     Args:
-        folder: What `workbook.runner.Session` wrote.
+        folder: What `workbook.runs.runner.Session` wrote.
 
     Returns:
         Path of the page.

@@ -10,9 +10,9 @@ import hashlib
 import json
 from pathlib import Path
 
-from . import claims
-from .errors import OutputError
-from .files import sha256
+from ..errors import OutputError
+from ..files import sha256
+from ..papers import claims
 
 
 def clear(folder: Path, notebook: str) -> None:

@@ -15,6 +15,7 @@ import os
 import platform
 import random
 import time
+import warnings
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
@@ -27,14 +28,16 @@ import pandas as pd
 import torch
 import transformers
 from IPython import get_ipython
-from IPython.display import display
+from IPython.display import Markdown, display
 from matplotlib.figure import Figure
 from pydantic import Field, Strict, TypeAdapter, ValidationError
 
-from . import __version__, backbones, claims, figures, results
-from .errors import InvalidValueError, UnknownNameError
-from .files import ROOT, atomic_file, cache_path
-from .scale import Scale, get_scale
+from .. import __version__, backbones, figures
+from ..errors import InvalidValueError, UnknownNameError
+from ..files import ROOT, atomic_file, cache_path
+from ..papers import claims
+from ..scale import Scale, get_scale
+from . import results
 
 PACKAGES = ("torch", "transformers", "sentence-transformers", "mteb", "peft", "numpy", "scikit-learn", "matplotlib")
 """The packages whose versions decide what a notebook shows."""
@@ -160,7 +163,8 @@ class Run:
     def experiment(self, name: str, recorded: str = "cpu") -> pd.DataFrame:
         """The rows of an experiment: as recorded, and with ``rerun`` its live variants from this run beside them.
 
-        Where nothing is recorded of a backbone, ``rerun`` computes all variants. What is computed live is kept in the
+        A record of earlier recipes or data is given too, under a note that says so. Where nothing is recorded of a
+        backbone, ``rerun`` computes all variants. What is computed live is kept in the
         cache, cell by cell: a run that was stopped goes on where it was.
 
         Args:
@@ -173,16 +177,18 @@ class Run:
         Raises:
             UnknownNameError: No such experiment or scale.
             MissingDataError: No record of this backbone, and no ``rerun``.
-            DamagedFileError: The record is stale or can't be read.
+            DamagedFileError: The record can't be read.
         """
-        from . import experiments  # here, since sentence-transformers takes seconds to import
+        from .. import experiments  # here, since sentence-transformers takes seconds to import
 
         experiment = experiments.get(name)
         record = experiments.Record(experiment, recorded, self.backbone)
         frames = []
         if record.exists() or not self.rerun:
-            frames.append(record.load().assign(source="recorded"))
-        variants = experiment.live if frames else tuple(variant.name for variant in experiment.variants)
+            frames.append(record.load(stale=True).assign(source="recorded"))
+            if warning := record.warning():
+                _note(f"**Not today's numbers.** {warning}")
+        variants = experiment.rerun_variants if frames else tuple(variant.name for variant in experiment.variants)
         if self.rerun and variants:
             live = experiments.Record(experiment, self.scale.name, self.backbone, cache_path("runs"))
             frames.append(live.fill([self.seed], variants, progress=False).assign(source="this run"))
@@ -197,7 +203,7 @@ class Run:
             UnknownNameError: No such experiment or scale.
             DamagedFileError: The record can't be read.
         """
-        from . import experiments
+        from .. import experiments
 
         return experiments.Record(experiments.get(name), recorded, self.backbone).provenance()
 
@@ -209,9 +215,9 @@ class Run:
         Args:
             claim_id: Its id in ``data/claims.json``.
             scale: Scale of the numbers, where they are of a record and not of this run.
-            unlearnt: As for `workbook.claims.judge`.
-            **measured: What `workbook.claims.Estimate.of` takes, by the names of the claim's rule; paired differences
-                as ``**{"a - b": (value, low, high)}``.
+            unlearnt: As for `workbook.papers.claims.judge`.
+            **measured: What `workbook.papers.claims.Estimate.of` takes, by the names of the claim's rule; paired
+                differences as ``**{"a - b": (value, low, high)}``.
 
         Raises:
             UnknownNameError: No such claim or scale, or a name that its rule does not know.
@@ -336,6 +342,14 @@ def _refuse_unknown(declared: list[str]) -> None:
         for target in getattr(statement, "targets", []):
             if isinstance(target, ast.Name) and target.id not in declared:
                 raise UnknownNameError("parameter", target.id, declared)
+
+
+def _note(text: str) -> None:
+    """A note in the notebook, or a warning where there is none."""
+    if get_ipython() is None:
+        warnings.warn(text, stacklevel=3)
+    else:
+        display(Markdown(f"> {text}"))
 
 
 def _silence_progress_bars() -> None:

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from ..corpora.tables import read
 from ..errors import DamagedFileError, UnknownNameError
 from ..files import data_path
-from .tables import METRICS, PUBLISHED, read, read_published
+from .tables import METRICS, PUBLISHED, read_published
 
 DATA = ("none", "unlabelled", "public retrieval", "public", "non-public", "not said")
 """What a paper says of a row's training data; the same model may be public to one paper and not to another."""

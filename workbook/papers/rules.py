@@ -6,7 +6,7 @@ import ast
 import operator
 from collections.abc import Mapping
 
-from .errors import InvalidValueError
+from ..errors import InvalidValueError
 
 _COMPARISONS = {ast.Gt: operator.gt, ast.GtE: operator.gt, ast.Lt: operator.lt, ast.LtE: operator.lt}
 

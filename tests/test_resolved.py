@@ -1,0 +1,172 @@
+"""Any change of a chain or a recipe changes what records and kept stages are known by."""
+
+import pytest
+from training_tools import stage, tiny
+
+from workbook import methods, objectives
+from workbook.experiments import Experiment, Variant
+from workbook.methods import Method
+from workbook.methods.chain import Chain
+from workbook.modules import POOLINGS, pooling_options
+from workbook.resolved import ADDED_LATER, digest, resolved
+from workbook.templates import Piece, Template, get_template
+from workbook.training import Adapter, Recipe, Stage
+from workbook.training.run import Training
+
+FORM = (Piece("{bos}", False), Piece("{examples}", False), Piece("{text} of ", False), Piece("{eos}", True))
+TEMPLATES = {
+    "instructed": FORM,
+    "plain": FORM,
+    "joint": False,
+    "mask": "count",
+    "write_bos": True,
+    "words_only": True,
+    "example": "{instruction} {query} {response};",
+    "examples": {"Find it": (("a", "b"),)},
+    "suffix": "keywords",
+    "keywords": " So:",
+}
+CHAINS = {
+    "pooling": "self_attention",
+    "pooling_options": {"heads": 4},
+    "attention": "bidirectional",
+    "template": get_template("icl").with_(example=""),
+    "max_length": 100,
+    "suffix": "keywords",
+    "examples": {"Find it": (("a", "b"),)},
+    "encoder": None,
+    "encoder_options": {"tokens": 2},
+    "vector_behind_bos": True,
+}
+ADAPTERS = {"rank": 2, "alpha": 1.0, "dropout": 0.1, "targets": ("q_proj",)}
+
+
+def stages(data):
+    """Another value for every field of a stage."""
+    return {
+        "name": "other",
+        "objective": "llama2vec",
+        "options": {"temperature": 0.2},
+        "data": data["other"],
+        "limit": 20,
+        "negatives": 0,
+        "blend": True,
+        "teacher": "minilm",
+        "steps": 11,
+        "batch_size": 4,
+        "accumulation": 2,
+        "max_length": 33,
+        "learning_rate": 1e-3,
+        "warmup_steps": 1,
+        "decay_steps": 12,
+        "weight_decay": 0.1,
+        "max_grad_norm": 0.5,
+        "adapter": None,
+        "gradient_checkpointing": True,
+    }
+
+
+@pytest.fixture
+def data(own, tmp_path):
+    (tmp_path / "other.jsonl").write_text('{"query": "a", "positive": "b"}\n{"query": "c", "positive": "d"}\n')
+    return own | {"other": str(tmp_path / "other.jsonl")}
+
+
+def short(data, /, **changes):
+    return stage(data, "contrastive", options={}).model_copy(update=changes)
+
+
+def fingerprint(monkeypatch, chain, stage):
+    monkeypatch.setitem(methods.METHODS, "tried", Method(chain, lambda scale, backbone: Recipe(stages=(stage,))))
+    variant = Variant("tried", "tried", (stage.name,))
+    return Experiment("draft", "A draft", (variant,)).fingerprint(variant, 0, "quick", "tiny-llama")
+
+
+@pytest.fixture
+def of(monkeypatch, data):
+    """The fingerprint of a record with some fields of stage, adapter, chain or template changed."""
+
+    def made(stage=None, adapter=None, chain=None, template=None):
+        chosen = Chain(**{"pooling": "latent_attention", "template": "icl", "encoder": "minilm"} | (chain or {}))
+        if template:
+            chosen = Chain("last_token", template=get_template("icl").with_(**template))
+        one = short(data, **(stage or {}))
+        return fingerprint(monkeypatch, chosen, short(data, adapter=Adapter(**adapter)) if adapter else one)
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "changes"),
+    [
+        ("stage", Stage.model_fields, stages({"other": ""})),
+        ("adapter", Adapter.model_fields, ADAPTERS),
+        ("chain", Chain.__dataclass_fields__, CHAINS),
+        ("template", Template.model_fields, TEMPLATES),
+    ],
+    ids=["stage", "adapter", "chain", "template"],
+)
+def test_every_field_changes_the_fingerprint_of_a_record(kind, fields, changes, of, data):
+    assert changes.keys() == fields.keys(), "a field that no one has thought of here"
+    if kind == "stage":
+        changes = stages(data)
+    # Fields that make no sense alone: examples take a place for them, and a string that lays them out.
+    apart = {"template": {"instructed": {}, "plain": {}, "joint": {"examples": {}}}}.get(kind, {})
+    before = of(template={"mask": "span"}) if kind == "template" else of()
+    prints = {name: of(**{kind: {name: value, **apart.get(name, {})}}) for name, value in changes.items()}
+    assert [name for name, found in prints.items() if found == before] == []
+    assert len({*prints.values()}) == len(prints)
+
+
+@pytest.mark.parametrize(("kind", "changes"), [("stage", None), ("adapter", ADAPTERS)])
+def test_every_field_changes_the_key_of_a_kept_stage(kind, changes, data):
+    model = tiny("mean")
+    changes = changes or {name: value for name, value in stages(data).items() if name != "teacher"}
+
+    def key(**changed):
+        one = short(data, adapter=Adapter(**changed)) if kind == "adapter" else short(data, **changed)
+        return Training(model, Recipe(stages=(one,))).stages[0].key
+
+    own = {"objective": {"objective": "simcse", "options": {}, "data": data["simcse"]}, "data": {"batch_size": 2}}
+    before = key()
+    found = {name: key(**{name: value} | own.get(name, {})) for name, value in changes.items()}
+    assert [name for name, one in found.items() if one == before] == []
+
+
+def test_what_is_kept_of_a_stage_hangs_on_the_template(data):
+    keys = {
+        Training(tiny("last-token", template=template), Recipe(stages=(short(data),))).stages[0].key
+        for template in ("eos", get_template("eos").with_(keywords=" So:"), get_template("eos").with_(write_bos=True))
+    }
+    assert len(keys) == 3
+
+
+@pytest.mark.parametrize("name", objectives.OBJECTIVES)
+def test_defaults_are_written_like_everything_else(name, data):
+    kind = objectives.get(name)
+    described = Stage(name="a", objective=name, steps=1, batch_size=1, max_length=1, learning_rate=1).resolved()
+    assert described.keys() == Stage.model_fields.keys()
+    assert described["adapter"].keys() == Adapter.model_fields.keys()
+    assert described["options"] == {key: field.default for key, field in kind.Options.model_fields.items()}
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_the_defaults_of_poolings_are_written(pooling):
+    described = Chain(pooling).resolved()
+    assert described["pooling_options"] == pooling_options(pooling, {})
+    assert described["template"].keys() == Template.model_fields.keys()
+    if pooling == "latent_attention":
+        assert described["pooling_options"] == {"latents": 512, "heads": 8, "head_dimension": None, "mlp": "geglu"}
+
+
+def test_an_option_that_is_added_later_makes_nothing_stale(monkeypatch):
+    before = resolved(Adapter())
+    del before["dropout"]
+    monkeypatch.setitem(ADDED_LATER, "Adapter", {"dropout": 0.0})
+    assert resolved(Adapter()) == before
+    assert resolved(Adapter(dropout=0.1))["dropout"] == 0.1
+
+
+def test_what_json_does_not_know_has_no_digest():
+    with pytest.raises(TypeError):
+        digest([object()])

@@ -1,0 +1,109 @@
+"""What every objective says of itself: the data it reads, the attention it needs, and its options."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from torch import nn
+
+from ..errors import InvalidValueError, UnknownNameError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sentence_transformers import SentenceTransformer
+
+
+class Options(BaseModel):
+    """Options of an objective as data; the description of a field is what an error expects.
+
+    An option that is added later, and whose default does what was done without it, goes into
+    :data:`workbook.resolved.ADDED_LATER` with that default.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Objective(nn.Module):
+    """A training objective: a sentence-transformers loss that says what it needs.
+
+    Everything that the rest of the library asks of an objective is an attribute of its class. A new one is such a
+    class and a line in :data:`workbook.objectives.OBJECTIVES`.
+
+    Attributes:
+        name: By which a stage names it.
+        reads: ``pairs`` (query, positive and hard negatives), ``texts``, or ``chunks`` of running text.
+        hard_negatives: Whether it uses the hard negatives of pairs; else they are left out.
+        teacher: Whether it learns from a teacher's scores, given as the labels of a batch.
+        attention: The attention that the decoder must have, or None for either.
+        Options: Its options, a pydantic model.
+
+    Args:
+        model: The model that is trained.
+        **options: Fields of ``Options``.
+
+    Raises:
+        UnknownNameError: No such option.
+        InvalidValueError: An option outside its range, or a decoder with another attention.
+    """
+
+    name: ClassVar[str]
+    reads: ClassVar[Literal["pairs", "texts", "chunks"]] = "pairs"
+    hard_negatives: ClassVar[bool] = False
+    teacher: ClassVar[bool] = False
+    attention: ClassVar[str | None] = None
+    Options: ClassVar[type[Options]] = Options
+
+    def __init__(self, model: SentenceTransformer, **options: Any):
+        super().__init__()
+        self.options = self.validated(options)
+        if self.attention is not None and (found := getattr(model[0], "attention", None)) != self.attention:
+            raise InvalidValueError("attention", f"{self.attention}, which the objective {self.name} needs", found)
+        self.model = model
+
+    @classmethod
+    def validated(cls, options: Mapping[str, Any]) -> Options:
+        """Options as data, checked, with the defaults filled in.
+
+        Raises:
+            UnknownNameError: No such option, or no such choice.
+            InvalidValueError: A value outside its range; the message says what is expected.
+        """
+        fields = cls.Options.model_fields
+        for option in options:
+            if option not in fields:
+                raise UnknownNameError(f"option of {cls.name}", option, sorted(fields))
+        try:
+            return cls.Options(**options)
+        except ValidationError as error:
+            first = error.errors()[0]
+            if not first["loc"]:  # of several options together: the validator's own words
+                raise first["ctx"]["error"] from error
+            option = str(first["loc"][0])
+            expected, got = fields[option].description or first["msg"], options[option]
+            if first["type"] == "literal_error":
+                raise UnknownNameError(expected, got, get_args(fields[option].annotation)) from error
+            raise InvalidValueError(option, expected, got) from error
+
+    @classmethod
+    def stand_ins(cls, model: SentenceTransformer) -> dict[str, nn.Module]:
+        """Small modules in place of what making the objective would read from disk, for a check that trains nothing."""
+        return {}
+
+    def check_batch(self, rows: int, columns: int) -> None:
+        """Refuse data that the objective cannot learn from, before anything is trained.
+
+        Args:
+            rows: Of a batch, over all devices.
+            columns: Of the data.
+
+        Raises:
+            InvalidValueError: Too few or too many columns, or too few rows.
+        """
+        if self.reads != "pairs" and columns != 1:
+            raise InvalidValueError("training data", "one column of texts", f"{columns} columns", "Keep one.")
+
+    def get_config_dict(self) -> dict[str, Any]:
+        """What the model card says of the loss."""
+        return self.options.model_dump()

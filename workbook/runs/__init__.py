@@ -1,0 +1,12 @@
+"""Runs of the notebooks: one notebook's own run, running many of them, what they leave, and the report."""
+
+__all__ = ["start"]
+
+
+def __getattr__(name: str) -> object:
+    # A notebook's run imports torch and matplotlib, which takes seconds; the runner and the report need neither.
+    if name == "start":
+        from .notebook import start
+
+        return start
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
