@@ -8,8 +8,8 @@ import workbook
 from workbook import attention, backbones
 from workbook.errors import InvalidValueError, UnknownNameError
 from workbook.modules import Decoder
-from workbook.objectives import MNTP, mask_tokens, mntp_loss
-from workbook.objectives.mntp import IGNORED
+from workbook.objectives import MNTP, mask_tokens, next_token_loss
+from workbook.objectives.head import IGNORED
 
 TEXTS = ["Some tokens are hidden, and each is read one step to its left.", "A short one.", "Third."]
 
@@ -117,7 +117,7 @@ def test_only_states_left_of_a_masked_token_matter():
     states = torch.randn(2, 6, 4, generator=seeded(), requires_grad=True)
     labels = torch.full((2, 6), IGNORED)
     labels[0, 0], labels[0, 3], labels[1, 5] = 1, 2, 0
-    mntp_loss(states, labels, torch.randn(3, 4, generator=seeded(1))).backward()
+    next_token_loss(states, labels, torch.randn(3, 4, generator=seeded(1))).backward()
     touched = states.grad.abs().sum(dim=-1) > 0
     assert touched.nonzero().tolist() == [[0, 2], [1, 4]]
 
@@ -163,7 +163,7 @@ def test_right_context_counts_only_when_bidirectional(model):
     for mode in attention.MODES:
         model[0].attention = mode
         first, second = (
-            mntp_loss(model[0].decoder(tokens).last_hidden_state, labels, head.weight) for tokens in (ids, other)
+            next_token_loss(model[0].decoder(tokens).last_hidden_state, labels, head.weight) for tokens in (ids, other)
         )
         assert ((first - second).abs() <= 1e-5) == (mode == "causal")
 
@@ -203,7 +203,7 @@ def test_parity_with_llm2vec(variant, case, kernel):
     module = Decoder(whole.model, backbones.load_tokenizer("tiny-llama"), attention="bidirectional")
     inputs = {key: fixture.tensors[f"{case}.{key}"] for key in ("input_ids", "attention_mask", "labels")}
     states = module({key: inputs[key] for key in ("input_ids", "attention_mask")})["token_embeddings"]
-    loss = mntp_loss(states, inputs["labels"], whole.lm_head.weight)
+    loss = next_token_loss(states, inputs["labels"], whole.lm_head.weight)
     loss.backward()
     fixture.close(loss.detach().view(1), f"{case}.loss", kind="loss")
     real = inputs["attention_mask"].bool()

@@ -20,6 +20,7 @@ NAMES = {
     "lens": ["distilled"],
     "causal2vec": ["contextual"],
     "anchor": ["reconstruction", "contrastive"],
+    "gritlm": ["joint"],
 }
 """Stages of the methods that are not trained by the shared supervised stage alone."""
 

@@ -48,7 +48,7 @@ def test_gradcache_is_the_plain_batch(own, size):
     assert differing(whole.model, tiny(), 1e-3)
 
 
-@pytest.mark.parametrize("objective", ["mntp", "simcse", "contrastive"])
+@pytest.mark.parametrize("objective", ["mntp", "simcse", "contrastive", "gritlm"])
 @pytest.mark.parametrize("adapter", [None, {}])
 def test_checkpointing_computes_twice_and_the_same(own, monkeypatch, objective, adapter):
     passes = []
@@ -66,7 +66,7 @@ def test_checkpointing_computes_twice_and_the_same(own, monkeypatch, objective, 
 
     plain, checkpointed = run(False), run(True)
     assert differing(plain.model, checkpointed.model, 1e-5) == []
-    columns = 1 if objective == "mntp" else 2
+    columns = {"mntp": 1, "gritlm": 3}.get(objective, 2)
     assert passes.count(True) - passes.count(False) == 3 * columns
 
 
@@ -75,6 +75,14 @@ def test_two_processes_train_as_one(own, tmp_path):
     stages = {
         "contrastive": stage(own, "contrastive", steps=6),
         "gradcache": stage(own, "contrastive", steps=6, options={"temperature": 0.1, "mini_batch_size": 2}),
+        "gritlm": stage(
+            write_data(tmp_path, EVEN, "even"),
+            "gritlm",
+            steps=6,
+            batch_size=8,
+            options={"temperature": 0.1, "mini_batch_size": 2},
+            gradient_checkpointing=True,
+        ),
         "accumulated": stage(own, "contrastive", steps=6, batch_size=12, accumulation=2, adapter=None),
         "mntp": stage(write_data(tmp_path, EVEN, "even"), "mntp", steps=6, **ALL_MASKED),
     }

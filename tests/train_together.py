@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from training_tools import StoppedError, steps_counted, tiny, trained, weights
 
 from workbook.objectives import mntp
+from workbook.objectives.head import IGNORED
 from workbook.training import Recipe, Stage, train_into
 
 
@@ -31,7 +32,7 @@ def masks_of(stage):
 
     def evaluated(*arguments, **options):
         ids, labels = mask_tokens(*arguments, **options)
-        masks.append((labels != mntp.IGNORED).tolist())
+        masks.append((labels != IGNORED).tolist())
         return ids, labels
 
     with pytest.MonkeyPatch.context() as patch:

@@ -11,6 +11,7 @@ from tokenizers import processors
 from transformers import BertConfig, BertModel
 
 import workbook
+from workbook.objectives import OBJECTIVES
 from workbook.tiny import tiny_tokenizer
 from workbook.training import Recipe, Stage, train
 from workbook.training.trainer import StageTrainer
@@ -24,8 +25,9 @@ OPTIONS = {
     "simcse": {"dropout": 0.3},
     "contrastive": {"temperature": 0.1},
     "reconstruction": {"alpha": 0.2},
-    "llama2vec": {},
+    "gritlm": {"temperature": 0.1},
 }
+"""Of the objectives whose defaults do not suit so little data."""
 
 
 def write_data(folder, texts=TEXTS, name="texts"):
@@ -33,11 +35,8 @@ def write_data(folder, texts=TEXTS, name="texts"):
     (folder / f"{name}.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
     pairs = ({"query": " ".join(text.split()[::-1]), "positive": text} for text in texts)
     (folder / f"{name}.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs), encoding="utf-8")
-    return {
-        "mntp": str(folder / f"{name}.txt"),
-        "simcse": str(folder / f"{name}.txt"),
-        **dict.fromkeys(("contrastive", "reconstruction", "llama2vec"), str(folder / f"{name}.jsonl")),
-    }
+    ending = {"pairs": "jsonl", "texts": "txt", "chunks": "txt"}
+    return {kind: str(folder / f"{name}.{ending[found.reads]}") for kind, found in OBJECTIVES.items()}
 
 
 def write_encoder(folder, limit):
@@ -59,7 +58,13 @@ def write_encoder(folder, limit):
 
 def stage(data, objective="simcse", /, **changes):
     """A short stage; a batch is a quarter of the texts."""
-    sizes = {"steps": 10, "batch_size": 6, "max_length": 32, "learning_rate": 1e-2, "options": OPTIONS[objective]}
+    sizes = {
+        "steps": 10,
+        "batch_size": 6,
+        "max_length": 32,
+        "learning_rate": 1e-2,
+        "options": OPTIONS.get(objective, {}),
+    }
     return Stage(**{"name": objective, "objective": objective, "data": data[objective]} | sizes | changes)
 
 

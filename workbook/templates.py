@@ -355,6 +355,12 @@ TEMPLATES: dict[str, Template] = {
         plain=_pieces(_BOS, ("{text}", True), ("{eos}", True)),
         example="<instruct>{instruction}\n<query>{query}\n<response>{response}\n\n",
     ),
+    # GritLM (Muennighoff et al. 2024), released code: the form of its chat, without an end token. To its tokenizer the
+    # marks are strings as well.
+    "gritlm": Template(
+        instructed=_pieces(_BOS, ("<|user|>\n{instruction}\n<|embed|>\n", False), ("{text}", True)),
+        plain=_pieces(_BOS, ("<|embed|>\n", False), ("{text}", True)),
+    ),
     # Causal2Vec, equation 2. Instruction and text are tokenized apart, since the contextual token stands between them,
     # and the text alike with an instruction and without. The paper does not say how instructions read; they are bare.
     # Its tokenizers add BOS; where one does not, it is written all the same: without an instruction the contextual

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..errors import UnknownNameError
-from . import anchor, causal2vec, equal_budget, lens, llm2vec, nv_embed
+from . import anchor, causal2vec, equal_budget, gritlm, lens, llm2vec, nv_embed
 from .compare import compared, differences, estimate, judged, paired
 from .curves import area, steps_to_reach
 from .grid import Experiment, Variant
@@ -12,8 +12,8 @@ from .summary import accuracy, over_seeds
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
-    for notebook in (llm2vec, nv_embed, lens, causal2vec, anchor, equal_budget)
-    for experiment in notebook.EXPERIMENTS
+    for module in (llm2vec, nv_embed, lens, causal2vec, anchor, equal_budget, gritlm)
+    for experiment in module.EXPERIMENTS
 }
 """All experiments by name, in the order of their notebooks."""
 

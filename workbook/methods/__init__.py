@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..errors import UnknownNameError
 from ..scale import get_scale
 from ..training.recipe import Recipe
-from . import anchor, causal2vec, icl, lens, llm2vec, nv_embed
+from . import anchor, causal2vec, gritlm, icl, lens, llm2vec, nv_embed
 from .chain import LOADING, Chain
 from .stages import contrastive
 
@@ -48,6 +48,7 @@ METHODS: dict[str, Method] = {
     "causal2vec": Method(causal2vec.CHAIN, causal2vec.recipe, causal2vec.options),
     "anchor": Method(anchor.CHAIN, anchor.recipe, anchor.options),
     "icl": Method(icl.CHAIN, _supervised),
+    "gritlm": Method(gritlm.CHAIN, gritlm.recipe),
 }
 
 

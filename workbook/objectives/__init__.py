@@ -3,11 +3,13 @@
 from ..errors import UnknownNameError
 from .base import Objective
 from .contrastive import Contrastive, SimCSE, set_attention_dropout
-from .mntp import MNTP, mask_tokens, mntp_loss
+from .gritlm import GritLM
+from .head import next_token_loss
+from .mntp import MNTP, mask_tokens
 from .reconstruction import LLaMA2Vec, Reconstruction
 
 OBJECTIVES: dict[str, type[Objective]] = {
-    kind.name: kind for kind in (MNTP, SimCSE, Contrastive, Reconstruction, LLaMA2Vec)
+    kind.name: kind for kind in (MNTP, SimCSE, Contrastive, Reconstruction, LLaMA2Vec, GritLM)
 }
 """Objectives by the name that a stage gives."""
 
@@ -15,13 +17,14 @@ __all__ = [
     "MNTP",
     "OBJECTIVES",
     "Contrastive",
+    "GritLM",
     "LLaMA2Vec",
     "Objective",
     "Reconstruction",
     "SimCSE",
     "get",
     "mask_tokens",
-    "mntp_loss",
+    "next_token_loss",
     "set_attention_dropout",
 ]
 

@@ -8,14 +8,20 @@ import torch
 from accelerate.utils import extract_model_from_parallel
 from pydantic import Field
 from torch import nn
+from torch.nn import functional as F
 
 from .. import backbones
 from ..errors import InvalidValueError
 from ..modules import Decoder
+from ..modules.projection import token_losses
 from .base import Objective, Options
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+
+IGNORED = -100
+"""Label of a token that is not predicted, as in torch's cross-entropy."""
 
 
 class LMHeadOptions(Options):
@@ -75,3 +81,38 @@ class LMHeadObjective(Objective):
         decoder = self.decoder_module.decoder
         weight = (self.head or decoder.get_input_embeddings()).weight
         return weight, getattr(decoder.config, "final_logit_softcapping", None)
+
+
+def predictable(features: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Where a token of the text stands that has a real token to its left, bool (batch, tokens).
+
+    Args:
+        features: What ``model.preprocess`` gives.
+    """
+    real = features["attention_mask"].bool()
+    text = features.get("pooling_mask", features["attention_mask"]).bool()
+    return real & F.pad(real[:, :-1], (1, 0)) & text
+
+
+def next_token_loss(
+    states: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor, softcap: float | None = None
+) -> torch.Tensor:
+    """Cross-entropy of the labelled tokens, each read from the state one to its left.
+
+    Args:
+        states: Last hidden states, (batch, tokens, dim), any floating dtype.
+        labels: int64 (batch, tokens), :data:`IGNORED` where nothing is predicted. A label in the first column has no
+            state to its left and is not counted.
+        weight: Of the language-model head, (vocabulary, dim).
+        softcap: Bound of the logits, for backbones that have one (Gemma 2).
+
+    Returns:
+        The mean over the counted labels of the batch, a float32 scalar; 0 when there are none.
+
+    Source: as of every language model; and of MNTP, LLM2Vec, section 2.1 ("the loss based on the logits obtained from
+    the token representation at the previous position i - 1").
+    """
+    predicted = labels[:, 1:] != IGNORED
+    losses = token_losses(states[:, :-1][predicted], labels[:, 1:][predicted].unsqueeze(1), weight, softcap)
+    # A sum and a division, because the mean over no labels would be no number.
+    return losses.sum() / predicted.sum().clamp(min=1)

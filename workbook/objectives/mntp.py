@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import torch
 from pydantic import Field
 from torch import nn
-from torch.nn import functional as F
 
 from ..errors import InvalidValueError, UnknownNameError
-from ..modules.projection import token_losses
-from .head import LMHeadObjective, LMHeadOptions
+from .head import IGNORED, LMHeadObjective, LMHeadOptions, next_token_loss, predictable
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -21,8 +19,6 @@ if TYPE_CHECKING:
 STYLES = {"bert": (0.8, 0.1), "roberta": (1.0, 0.0)}
 """Of the chosen tokens, the shares that become the mask token and a random token; the rest stays as it is."""
 _SHARE = "a share of the tokens, more than 0 and less than 1"
-IGNORED = -100
-"""Label of a token that is not predicted, as in torch's cross-entropy."""
 
 
 class MNTPOptions(LMHeadOptions):
@@ -115,14 +111,11 @@ class MNTP(LMHeadObjective):
         )
         # Through the whole model, not its decoder alone: a distributed wrapper synchronises gradients only so.
         states = self.model({**columns[0], "input_ids": ids})["token_embeddings"]
-        return mntp_loss(states, targets, *self.projection())
+        return next_token_loss(states, targets, *self.projection())
 
     def maskable(self, features: dict[str, torch.Tensor]) -> torch.Tensor:
         """Where a token may be masked, bool (batch, tokens): tokens of the text with a real token to their left."""
-        real = features["attention_mask"].bool()
-        predicted = F.pad(real[:, :-1], (1, 0))
-        text = features.get("pooling_mask", features["attention_mask"]).bool()
-        return real & predicted & text & ~torch.isin(features["input_ids"], self._special)
+        return predictable(features) & ~torch.isin(features["input_ids"], self._special)
 
 
 def mask_tokens(
@@ -164,30 +157,6 @@ def mask_tokens(
     chosen = maskable & (draw < rate)
     hidden = torch.where(fate < masked, mask_token_id, torch.where(fate < masked + random, others, input_ids))
     return torch.where(chosen, hidden, input_ids), torch.where(chosen, input_ids, IGNORED)
-
-
-def mntp_loss(
-    states: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor, softcap: float | None = None
-) -> torch.Tensor:
-    """Cross-entropy of the labelled tokens, each read from the state one to its left.
-
-    Args:
-        states: Last hidden states, (batch, tokens, dim), any floating dtype.
-        labels: int64 (batch, tokens), :data:`IGNORED` where nothing is predicted. A label in the first column has no
-            state to its left and is not counted.
-        weight: Of the language-model head, (vocabulary, dim).
-        softcap: Bound of the logits, for backbones that have one (Gemma 2).
-
-    Returns:
-        The mean over the counted labels of the batch, a float32 scalar; 0 when there are none.
-
-    Source: LLM2Vec, section 2.1 ("the loss based on the logits obtained from the token representation at the previous
-    position i - 1").
-    """
-    predicted = labels[:, 1:] != IGNORED
-    losses = token_losses(states[:, :-1][predicted], labels[:, 1:][predicted].unsqueeze(1), weight, softcap)
-    # A sum and a division, because the mean over no labels would be no number.
-    return losses.sum() / predicted.sum().clamp(min=1)
 
 
 def _check(rate: float, style: str) -> None:

@@ -1,0 +1,129 @@
+"""GritLM: two losses on one decoder, each what it is alone; and its template, against its released code."""
+
+import pytest
+import torch
+from parity import Fixture, assert_relative
+from torch.nn import functional as F
+from training_tools import TEXTS, differing, stage, tiny, trained
+
+import workbook
+from workbook import attention, backbones
+from workbook.errors import InvalidValueError
+from workbook.experiments import gritlm as experiments
+from workbook.methods import gritlm
+from workbook.modules import Decoder, Pooling
+from workbook.objectives import Contrastive, GritLM
+from workbook.scale import get_scale
+
+DOCUMENTS = ["a fire", "the sea and the sky", "grass, of course"]
+QUERIES = ["red", "blue", "green"]
+
+
+def head_of(backbone="tiny-llama"):
+    return backbones.load_decoder(backbone, dtype="float32", device="cpu", lm_head=True).get_output_embeddings()
+
+
+def sides(model):
+    return [model.preprocess(QUERIES, prompt="Find it"), model.preprocess(DOCUMENTS)]
+
+
+def gradients(model, loss):
+    model.zero_grad()
+    loss.backward()
+    return {name: value.grad.clone() for name, value in model.named_parameters()}
+
+
+@pytest.mark.parametrize("pooling", ["mean", "weighted_mean"])
+def test_parity_with_gritlm(pooling):
+    fixture = Fixture("gritlm_pooling/text_causal")
+    decoder = Decoder(fixture.decoder(), fixture.tokenizer("right"), "causal", "gritlm", max_length=512)
+    asked = fixture.texts["instruction"].removeprefix("<|user|>\n").removesuffix("\n<|embed|>\n")
+    for case, instruction in (("query", asked), ("no_instruction", None)):
+        features = decoder.preprocess(fixture.texts[case], prompt=instruction)
+        expected = {name: fixture.expected[f"{case}.{name}"] for name in ("input_ids", "attention_mask", "pool_mask")}
+        real = expected["attention_mask"].bool()
+        assert torch.equal(features["attention_mask"].bool(), real)
+        assert torch.equal(features["pooling_mask"], expected["pool_mask"])
+        assert torch.equal(features["input_ids"][real], expected["input_ids"][real])
+        vectors = Pooling(pooling, 32)(decoder(features))["sentence_embedding"]
+        fixture.close(F.normalize(vectors, dim=1), f"{case}.{pooling.replace('_', '')}")
+
+
+@pytest.mark.parametrize("backbone", ["tiny-llama", "tiny-mistral", "tiny-gemma2"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_the_generative_loss_is_that_of_a_causal_model_text_by_text(backbone, side):
+    model = tiny("gritlm", backbone)
+    model.tokenizer.padding_side = side
+    whole = backbones.load_decoder(backbone, dtype="float32", device="cpu", lm_head=True)
+    head = None if whole.config.tie_word_embeddings else whole.get_output_embeddings()
+    losses = []
+    for text in DOCUMENTS:
+        (row,) = model[0].encode_texts([text])
+        ids, own = torch.tensor([row.input_ids]), torch.tensor(row.pooling_mask).bool()
+        logits = whole(ids).logits[0]
+        losses.append(F.cross_entropy(logits[:-1], ids[0, 1:], reduction="none")[own[1:]])
+        assert len(losses[-1]) == len(model.tokenizer(text, add_special_tokens=False)["input_ids"])
+    made = GritLM(model, head).generative_loss(model.preprocess(DOCUMENTS))
+    torch.testing.assert_close(made, torch.cat(losses).mean(), atol=1e-5, rtol=1e-5)
+    assert attention.probe(model[0].decoder) == "bidirectional"
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("cached", [None, 2])
+def test_the_loss_and_its_gradient_are_the_sum_of_both(cached, checkpointing):
+    model, head = tiny("gritlm").train(), head_of()
+    if checkpointing:
+        model[0].decoder.activation_checkpointing_enable({"use_reentrant": False})
+    options = {"temperature": 0.1, "mini_batch_size": cached}
+    joint = GritLM(model, head, generative_weight=0.3, **options)
+    made = joint(sides(model))
+    got = gradients(model, made)
+    alone = Contrastive(model, temperature=0.1)(sides(model))
+    written = joint.generative_loss(sides(model)[1])
+    torch.testing.assert_close(made, alone + 0.3 * written, atol=1e-5, rtol=1e-5)
+    wanted = gradients(model, alone + 0.3 * written)
+    for name in got:
+        assert_relative(got[name], wanted[name], 1e-4)
+    assert all(parameter.grad is None for parameter in head.parameters())
+
+
+def test_without_its_second_half_it_is_contrastive_training(own):
+    options = {"temperature": 0.1, "generative_weight": 0}
+    grit = trained(stage(own, "gritlm", steps=3, options=options), model=tiny("gritlm"))
+    plain = trained(stage(own, "contrastive", steps=3, options={"temperature": 0.1}), model=tiny("gritlm"))
+    assert differing(grit.model, plain.model) == []
+    joint = trained(stage(own, "gritlm", steps=3), model=tiny("gritlm"))
+    assert differing(joint.model, plain.model, 1e-3)
+
+
+def test_a_joint_training_keeps_what_contrastive_training_unlearns(own):
+    losses = {}
+    for weight in (0, 1):
+        options = {"temperature": 0.1, "generative_weight": weight}
+        made = trained(stage(own, "gritlm", steps=20, options=options), model=tiny("gritlm")).model
+        losses[weight] = GritLM(made, head_of()).generative_loss(made.preprocess(TEXTS)).item()
+    assert losses[1] < losses[0] - 0.5
+
+
+def test_what_is_refused():
+    with pytest.raises(InvalidValueError, match=r"attention: expected bidirectional, which the objective gritlm needs"):
+        GritLM(tiny("gritlm", attention="causal"), head_of())
+    with pytest.raises(InvalidValueError, match=r"generative_weight: expected a number, at least 0"):
+        GritLM(tiny("gritlm"), head_of(), generative_weight=-1)
+    with pytest.raises(InvalidValueError, match="a query, a positive and any hard negatives"):
+        GritLM(tiny("gritlm"), head_of()).check_batch(4, 1)
+
+
+def test_the_variants_differ_in_the_weight_alone():
+    alone, joint = (one.trained_by("cpu", "smollm2-135m").stages[0] for one in experiments.GRITLM.variants)
+    assert joint == gritlm.recipe("cpu", "smollm2-135m").stages[0]
+    assert alone.options == joint.options | {"generative_weight": 0.0}
+    assert alone.model_copy(update={"options": joint.options}) == joint
+
+
+def test_the_experiment_measures_both(docs):
+    sizes = get_scale("quick").model_copy(update={"max_length": 200, "queries": 8, "documents": 12, "texts": 12})
+    model = workbook.build("gritlm", "tiny-llama", max_length=200)
+    rows = experiments.evaluate_variant(model, sizes).set_index(["metric", "task"])["score"]
+    assert rows["score"].between(0, 100).all()
+    assert 4 < rows["generative", "docs"] < 8  # a random head over 259 tokens: log 259 is 5.6

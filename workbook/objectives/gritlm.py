@@ -1,0 +1,111 @@
+"""GritLM's objective: one decoder learns to embed and goes on learning to write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from .contrastive import Contrastive, ContrastiveOptions
+from .head import IGNORED, LMHeadObjective, LMHeadOptions, next_token_loss, predictable
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+
+class GritLMOptions(ContrastiveOptions, LMHeadOptions):
+    """Options of :class:`GritLM`, with those of :class:`~.contrastive.Contrastive`.
+
+    Attributes:
+        generative_weight: Of the language model's loss beside the contrastive one; 0 leaves it out.
+    """
+
+    generative_weight: Annotated[float, Field(ge=0, allow_inf_nan=False, description="a number, at least 0")] = 1.0
+
+
+class GritLM(LMHeadObjective):
+    """InfoNCE on bidirectional vectors, plus the language model's own loss on causal states of the same decoder.
+
+    The loss is L_rep + generative_weight * L_gen. The documents are read twice: once with the decoder's bidirectional
+    attention, for their vectors, and once causally, each token predicted from those before it. Only tokens of the texts
+    are predicted, never those of the instruction or the template.
+
+    Args:
+        model, head: As for :class:`~.head.LMHeadObjective`.
+        **options: Of :class:`GritLMOptions`.
+
+    Raises:
+        InvalidValueError: A causal decoder, an option outside its range, or as :class:`~.head.LMHeadObjective` and
+            :class:`~.contrastive.Contrastive`.
+
+    Source: Muennighoff et al. 2024, "Generative representational instruction tuning", section 2. There the generative
+    loss is that of answers to instructions, from a data set of its own; here it is that of the documents.
+    """
+
+    name = "gritlm"
+    hard_negatives = True
+    attention = "bidirectional"
+    Options = GritLMOptions
+
+    def __init__(self, model: SentenceTransformer, head: nn.Linear | None = None, **options: Any):
+        super().__init__(model, head, **options)
+        own = {name: getattr(self.options, name) for name in ContrastiveOptions.model_fields}
+        self.contrastive = Contrastive(model, **own)
+
+    def forward(
+        self, sentence_features: Iterable[dict[str, torch.Tensor]], labels: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The loss of one batch, a scalar; arguments and errors as of :meth:`Contrastive.forward`."""
+        columns = list(sentence_features)
+        loss = self.contrastive(columns, labels)
+        weight = self.options.generative_weight
+        return loss + weight * self.generative_loss(columns[1]) if weight else loss
+
+    def generative_loss(self, features: dict[str, torch.Tensor]) -> torch.Tensor:
+        """What it takes to write texts token by token: the mean over their tokens (nats), a float32 scalar.
+
+        With ``mini_batch_size`` as many texts at once, each computed again for its gradient, as in GradCache.
+
+        Args:
+            features: What ``model.preprocess`` gives of the texts.
+        """
+        size, count = self.options.mini_batch_size, predictable(features).sum().clamp(min=1)
+
+        def loss(part: dict[str, torch.Tensor]) -> torch.Tensor:
+            where = predictable(part)
+            states = self.model({**part, "attention": "causal"})["token_embeddings"]
+            targets = part["input_ids"].where(where, IGNORED)
+            return next_token_loss(states, targets, *self.projection()) * where.sum() / count
+
+        if size is None:
+            return loss(features)
+        rows = range(0, len(features["input_ids"]), size)
+        return _in_parts(loss, [{name: value[row : row + size] for name, value in features.items()} for row in rows])
+
+    def check_batch(self, rows: int, columns: int) -> None:
+        """Refuse data whose batches hold no negative; see :meth:`~.base.Objective.check_batch`."""
+        self.contrastive.check_batch(rows, columns)
+
+
+def _in_parts(
+    loss: Callable[[dict[str, torch.Tensor]], torch.Tensor], parts: list[dict[str, torch.Tensor]]
+) -> torch.Tensor:
+    """The sum of a loss over parts of a batch, in the memory of one of them.
+
+    GradCache takes its gradient in passes of its own too. A part of the loss that did not would, on several devices,
+    give its gradient when the wrapper around the model has already averaged that of the other passes.
+    """
+    with torch.no_grad():
+        value = torch.stack([loss(part) for part in parts]).sum()
+    if torch.is_grad_enabled():
+
+        def again(gradient: torch.Tensor) -> None:
+            with torch.enable_grad():
+                for part in parts:
+                    (loss(part) * gradient).backward()
+
+        value.requires_grad_().register_hook(again)
+    return value
