@@ -65,6 +65,10 @@ def switched(decoder: PreTrainedModel, mode: str) -> Iterator[None]:
     Not for a training with gradient checkpointing, which computes a pass again when the block has ended: give such a
     pass its own attention by :func:`mask_of`.
 
+    Args:
+        decoder: A transformers decoder with or without its language-model head.
+        mode: ``causal`` or ``bidirectional``.
+
     Raises:
         UnknownNameError: No such mode.
     """

@@ -40,7 +40,12 @@ class Encoder:
         self._digest = hashlib.sha256()
 
     def instruction(self, task: str, prompt_type: PromptType | None) -> str | None:
-        """The instruction put before a text; texts that are neither query nor document take the query's."""
+        """The instruction put before a text; texts that are neither query nor document take the query's.
+
+        Args:
+            task: Name of an mteb task.
+            prompt_type: Query, document or neither.
+        """
         side = "document" if prompt_type == PromptType.document else "query"
         return self._instructions.get((task, side), self._instructions.get((task, "both")))
 
@@ -67,9 +72,19 @@ class Encoder:
         return name
 
     def similarity(self, first: np.ndarray, second: np.ndarray) -> Any:
-        """The model's own similarity of all pairs: (first, second)."""
+        """The model's own similarity of all pairs: (first, second).
+
+        Args:
+            first: float32 (texts, dim).
+            second: float32 (others, dim).
+        """
         return self.model.similarity(first, second)
 
     def similarity_pairwise(self, first: np.ndarray, second: np.ndarray) -> Any:
-        """The model's own similarity of each pair: (pairs,)."""
+        """The model's own similarity of each pair: (pairs,).
+
+        Args:
+            first: float32 (pairs, dim).
+            second: float32 (pairs, dim).
+        """
         return self.model.similarity_pairwise(first, second)

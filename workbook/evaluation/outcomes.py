@@ -18,12 +18,24 @@ _CELLS = 4_000_000  # counts that are held in memory at once
 
 
 def mean(counts: np.ndarray, values: np.ndarray, gold: np.ndarray | None = None) -> np.ndarray:
-    """Mean of the drawn values: float64 (resamples,)."""
+    """Mean of the drawn values: float64 (resamples,).
+
+    Args:
+        counts: How often each item was drawn, (resamples, items).
+        values: Of the items, (items,).
+        gold: Of the items, (items,).
+    """
     return counts @ values / counts.sum(axis=1)
 
 
 def spearman(counts: np.ndarray, values: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    """Spearman's rank correlation of the drawn values with their gold scores, ties at their middle rank."""
+    """Spearman's rank correlation of the drawn values with their gold scores, ties at their middle rank.
+
+    Args:
+        counts: How often each item was drawn, (resamples, items).
+        values: Of the items, (items,).
+        gold: Of the items, (items,).
+    """
     x, y, total = _ranks(counts, values), _ranks(counts, gold), counts.sum(axis=1, keepdims=True)
     x, y = (ranks - (counts * ranks).sum(axis=1, keepdims=True) / total for ranks in (x, y))
     with np.errstate(invalid="ignore"):  # no correlation where all drawn scores are equal
@@ -31,7 +43,13 @@ def spearman(counts: np.ndarray, values: np.ndarray, gold: np.ndarray) -> np.nda
 
 
 def average_precision(counts: np.ndarray, values: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    """Average precision of the drawn items, gold 0 or 1, ranked by value; equal values share one threshold."""
+    """Average precision of the drawn items, gold 0 or 1, ranked by value; equal values share one threshold.
+
+    Args:
+        counts: How often each item was drawn, (resamples, items).
+        values: Of the items, (items,).
+        gold: Of the items, (items,).
+    """
     order = np.argsort(-values, kind="stable")
     last_of_equals = np.append(np.diff(values[order]) != 0, True)
     found = np.cumsum(counts[:, order] * gold[order], axis=1)[:, last_of_equals]

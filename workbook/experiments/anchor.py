@@ -65,6 +65,10 @@ def held_out(count: int) -> tuple[pd.DataFrame, str]:
 def measured(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     """Suite docs; what it takes to write a text from its pair's vector and from another's; and what is written.
 
+    Args:
+        model: An embedder; it is left as it is.
+        sizes: Sizes of evaluation.
+
     Returns:
         Tidy rows: ``metric``, ``task``, ``score``, ``low``, ``high``, ``items`` and ``text``. ``score`` are those of
         suite docs. ``own``, ``shuffled`` and their difference, ``saved``, are nats a token over 64 pairs by direction

@@ -37,7 +37,14 @@ _STAGE = ("contextual",)
 
 
 def variant(name: str, representation: str = "concat", suffix: str = "answer", **options: Any) -> Variant:
-    """Causal2Vec, trained, with another representation, suffix, place or encoder."""
+    """Causal2Vec, trained, with another representation, suffix, place or encoder.
+
+    Args:
+        name: As tables call it.
+        representation: One of ``workbook.modules.contextual.REPRESENTATIONS``.
+        suffix: How texts are closed.
+        **options: Other fields of the chain.
+    """
     own = {"pooling_options": {"representation": representation}, "suffix": suffix}
     return Variant(name, "causal2vec", _STAGE, own | options)
 
@@ -51,7 +58,12 @@ def without_context() -> dict[str, Any]:
 
 
 def last_token(name: str, suffix: str = "answer") -> Variant:
-    """The last token alone: the same tokens but for the contextual one, trained alike."""
+    """The last token alone: the same tokens but for the contextual one, trained alike.
+
+    Args:
+        name: As tables call it.
+        suffix: How texts are closed.
+    """
     options = {"suffix": suffix, "template": without_context()}
     return Variant(name, "last-token", _STAGE, options, recipe=causal2vec.recipe)
 
@@ -82,6 +94,10 @@ def texts_by_kind(sizes: Scale) -> dict[str, tuple[list[str], str | None]]:
 
 def measured(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     """Suite docs, the loss on held-out pairs, and recency; of a concatenated vector, the halves too.
+
+    Args:
+        model: An embedder; it is left as it is.
+        sizes: Sizes of evaluation.
 
     Returns:
         Tidy rows: ``metric`` (``score``, ``loss``, ``recency`` or ``norm``), ``part`` (``whole``, or a half), ``task``

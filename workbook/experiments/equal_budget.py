@@ -128,6 +128,10 @@ def _with_first(name: str, method: str, before: str, share: float = 1.0, start_f
 def measured(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     """Suite docs, the loss on held-out pairs, and where each query's document stands in the ranking.
 
+    Args:
+        model: An embedder; it is left as it is.
+        sizes: Sizes of evaluation.
+
     Returns:
         Tidy rows: ``metric``, ``task``, ``type``, ``score``, ``low``, ``high`` and ``items``. ``score`` are those of
         suite docs; ``loss`` is in nats, a guess is log 32; ``rank`` has a row a query (``task``, its number), 1 if its

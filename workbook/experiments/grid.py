@@ -62,19 +62,37 @@ class Variant:
     start_from: Variant | None = None
 
     def trained_by(self, scale: str, backbone: str) -> Recipe:
-        """Its stages at a scale."""
+        """Its stages at a scale.
+
+        Args:
+            scale: Name of the scale.
+            backbone: Name of the backbone.
+        """
         made = (self.recipe or methods.get(self.method).recipe)(scale, backbone)
         return made.only(*self.stages)
 
     def chain(self, scale: str, backbone: str) -> Chain:
-        """Its chain at a scale: the method's own with the variant's options."""
+        """Its chain at a scale: the method's own with the variant's options.
+
+        Args:
+            scale: Name of the scale.
+            backbone: Name of the backbone.
+        """
         options = {**methods.options(self.method, scale, backbone), **self.options}
         return methods.get(self.method).chain.with_options(**options)
 
     def train(
         self, seed: int, scale: str, backbone: str, evaluator: Evaluator | None = None, progress: bool | None = None
     ) -> Trained:
-        """Build it, on the decoder of the variant that goes before if one does, and train it."""
+        """Build it, on the decoder of the variant that goes before if one does, and train it.
+
+        Args:
+            seed: Of data order, masks, dropout and new weights.
+            scale: Name of the scale.
+            backbone: Name of the backbone.
+            evaluator: What to measure while the last stage trains.
+            progress: As for :func:`workbook.training.train`.
+        """
         from .. import training
 
         start: Any = backbone
@@ -129,13 +147,25 @@ class Experiment:
         return found[name]
 
     def cells(self, seeds: range | list[int], names: tuple[str, ...] = ()) -> list[tuple[Variant, int]]:
-        """Variants and seeds in the order they are computed: all variants of the first seed first."""
+        """Variants and seeds in the order they are computed: all variants of the first seed first.
+
+        Args:
+            seeds: Seeds, in their order.
+            names: Of variants; all of them if none is given.
+        """
         chosen = [self.variant(name) for name in names] or list(self.variants)
         seeds = list(seeds)
         return [(variant, seed) for seed in seeds for variant in chosen if variant.stages or seed == seeds[0]]
 
     def run(self, variant: Variant, seed: int, scale: str, backbone: str, progress: bool | None = None) -> pd.DataFrame:
         """Train and measure one cell.
+
+        Args:
+            variant: One of the experiment's.
+            seed: Of its training.
+            scale: Name of the scale.
+            backbone: Name of the backbone.
+            progress: As for :func:`workbook.training.train`.
 
         Returns:
             Tidy rows: what ``measure`` gives; behind it, with ``step``, the curve of ``evaluator``, and with ``losses``
@@ -154,6 +184,11 @@ class Experiment:
 
     def data(self, variant: Variant, scale: str, backbone: str) -> dict[str, dict[str, str]]:
         """Hex sha256 of all data behind a cell: ``trained_on`` by stage, ``measured_on`` by the names in ``inputs``.
+
+        Args:
+            variant: One of the experiment's.
+            scale: Name of the scale.
+            backbone: Name of the backbone.
 
         Raises:
             MissingDataError: A file is absent, or a package that a corpus is made of is not installed.
@@ -174,6 +209,12 @@ class Experiment:
         That is the chain with its template, the stages with the options of their objectives, the data that they read
         and that is measured on, backbone and teachers, the sizes of evaluation, the seed, and ``version``; what is at a
         default as well as what is not. See :data:`workbook.resolved.ADDED_LATER` for options that came later.
+
+        Args:
+            variant: One of the experiment's.
+            seed: Of its training; of no matter where nothing is trained.
+            scale: Name of the scale.
+            backbone: Name of the backbone.
         """
         recipe, sizes = variant.trained_by(scale, backbone), self.sizes(scale)
         evaluator = self.evaluator(sizes) if self.evaluator else None

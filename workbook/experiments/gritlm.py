@@ -29,6 +29,10 @@ WRITTEN = 32
 def evaluate_variant(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     """Suite docs, and what it takes to write documents that no training sees.
 
+    Args:
+        model: An embedder; it is left as it is.
+        sizes: Sizes of evaluation.
+
     Returns:
         Tidy rows: ``metric``, ``task``, ``type``, ``score``, ``low``, ``high`` and ``items``. ``score`` are the points
         of suite docs, ``generative`` the mean loss a token in nats, causally.

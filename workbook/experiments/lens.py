@@ -29,7 +29,12 @@ _STAGE = ("distilled",)
 
 
 def name(pooling: str, mask: str) -> str:
-    """Name of the variant of 04_pooling: one of :data:`POOLINGS` and one of :data:`MASKS`."""
+    """Name of the variant of 04_pooling: one of :data:`POOLINGS` and one of :data:`MASKS`.
+
+    Args:
+        pooling: One of :data:`POOLINGS`.
+        mask: One of :data:`MASKS`.
+    """
     return f"{pooling}, {mask}"
 
 
@@ -40,7 +45,15 @@ def lexicon(
     clusters: int | str = 4000,
     **others: bool,
 ) -> Variant:
-    """LENS, trained, with another pooling, mask, number of clusters or head."""
+    """LENS, trained, with another pooling, mask, number of clusters or head.
+
+    Args:
+        variant: Name of the variant.
+        pooling: ``max``, ``sum`` or ``last``.
+        mask: ``causal`` or ``bidirectional``.
+        clusters: How many, or ``vocabulary`` for none.
+        **others: Options of the lexicon, such as ``centred``.
+    """
     options = {"pooling": pooling, "clusters": clusters} | others
     return Variant(variant, "lens", _STAGE, {"attention": mask, "pooling_options": options})
 

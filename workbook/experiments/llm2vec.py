@@ -67,6 +67,10 @@ def smaller(scale: str) -> Scale:
 def by_pooling(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     """Suite docs under each pooling of one decoder.
 
+    Args:
+        model: An embedder; it is left as it is.
+        sizes: Sizes of evaluation.
+
     Returns:
         One row per pooling and task, and the task ``average``: pooling, task, type, score, low, high (points), items.
 
@@ -92,6 +96,11 @@ def role_splits(sizes: Scale) -> tuple[pd.DataFrame, pd.DataFrame]:
 def words(model: SentenceTransformer, sizes: Scale, *, shifted: bool = False) -> pd.DataFrame:
     """Roles of names in source code, by a linear classifier on frozen states.
 
+    Args:
+        model: An embedder; it is left as it is.
+        sizes: Sizes of evaluation.
+        shifted: Read a word from the states one to its left.
+
     Returns:
         One row a sentence of the test split: sentence, words (that were scored), correct.
 
@@ -103,12 +112,21 @@ def words(model: SentenceTransformer, sizes: Scale, *, shifted: bool = False) ->
 
 
 def shifted_words(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
-    """:func:`words` read from the states one to the left."""
+    """:func:`words` read from the states one to the left.
+
+    Args:
+        model: An embedder; it is left as it is.
+        sizes: Sizes of evaluation.
+    """
     return words(model, sizes, shifted=True)
 
 
 def inside(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     """The prefix test, and how alike causal and bidirectional states are.
+
+    Args:
+        model: An embedder; it is left as it is.
+        sizes: Sizes of evaluation.
 
     Returns:
         Rows of probe ``prefix`` (place: number of the triple; value: 1 correct, 0 wrong, 0.5 tie) and of probe

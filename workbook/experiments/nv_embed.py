@@ -26,7 +26,13 @@ _STAGES = ("retrieval", "blended")
 
 
 def name(pooling: str, mask: str, stages: int) -> str:
-    """Name of the variant: a key of :data:`POOLINGS`, one of :data:`MASKS`, and after how many stages."""
+    """Name of the variant: a key of :data:`POOLINGS`, one of :data:`MASKS`, and after how many stages.
+
+    Args:
+        pooling: A key of :data:`POOLINGS`.
+        mask: One of :data:`MASKS`.
+        stages: How many have been trained.
+    """
     return f"{pooling}, {mask}, stage {stages}"
 
 

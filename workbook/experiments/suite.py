@@ -36,6 +36,11 @@ def smaller(scale: str) -> Scale:
 def suite_docs(model: SentenceTransformer, sizes: Scale, others: tuple[str, ...] = ()) -> pd.DataFrame:
     """Suite docs, its average, and other offline tasks, which are not in the average.
 
+    Args:
+        model: An embedder; it is left as it is.
+        sizes: Sizes of evaluation.
+        others: Offline tasks that are measured too.
+
     Returns:
         One row a task: task, type, score, low, high (points), items.
     """

@@ -66,7 +66,17 @@ def accuracy(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 
 def check_rows(rows: pd.DataFrame, by: list[str], unit: str, *values: str) -> None:
-    """Refuse rows without the columns that are needed, or with a unit that is twice in a group."""
+    """Refuse rows without the columns that are needed, or with a unit that is twice in a group.
+
+    Args:
+        rows: Tidy rows.
+        by: Columns of the groups.
+        unit: Column that is different in every row of a group.
+        *values: Columns of numbers.
+
+    Raises:
+        InvalidValueError: One of the columns is missing, or a unit is twice in a group.
+    """
     needed = [*by, unit, *values]
     if missing := [name for name in needed if name not in rows]:
         raise InvalidValueError("rows", f"the columns {', '.join(needed)}", list(rows), f"Add {', '.join(missing)}.")

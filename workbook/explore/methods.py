@@ -64,6 +64,10 @@ class MethodExplorer(Shown):
     def vectors(self, method: str, texts: Sequence[str]) -> np.ndarray:
         """The vectors of texts, (texts, dim), not normalised; a text is read the first time that it is asked for.
 
+        Args:
+            method: Name of one of the explorer's methods.
+            texts: Strings.
+
         Raises:
             UnknownNameError: No such method.
             InvalidValueError: A model whose vectors are not finite.
@@ -80,6 +84,10 @@ class MethodExplorer(Shown):
 
     def similarities(self, methods: Sequence[str], texts: Sequence[str]) -> dict[str, pd.DataFrame]:
         """Cosine of every two texts, by method: float32 (texts, texts), rows and columns numbered from 1.
+
+        Args:
+            methods: Names of the explorer's methods.
+            texts: Strings, two at least.
 
         Raises:
             InvalidValueError: No method, texts that are blank or fewer than two, or as :meth:`vectors`.
@@ -116,6 +124,11 @@ class MethodExplorer(Shown):
     def clusters(self, methods: Sequence[str], texts: Sequence[str], clusters: int) -> pd.DataFrame:
         """Clusters of texts and their place on a plane, by method.
 
+        Args:
+            methods: Names of the explorer's methods.
+            texts: Strings, two at least.
+            clusters: How many, from 2 to the number of texts.
+
         Returns:
             One row per method and text: ``method``, ``number`` (of the text, from 1), ``text``, and ``cluster``, ``x``,
             ``y`` and ``shown`` as `workbook.probes.vector_map` gives them.
@@ -130,6 +143,10 @@ class MethodExplorer(Shown):
 
     def lengths(self, methods: Sequence[str], texts: Sequence[str]) -> pd.DataFrame:
         """Lengths of vectors, and of their halves, by method.
+
+        Args:
+            methods: Names of the explorer's methods.
+            texts: Strings, two at least.
 
         Returns:
             One row per method, text and part: ``method``, ``number`` (of the text, from 1), ``text``, and ``part`` and
@@ -168,6 +185,10 @@ class MethodExplorer(Shown):
 
     def table(self, text: str, top: int = 5) -> pd.DataFrame:
         """The nearest of the explorer's texts to one, side by side: what there is to see in a batch run.
+
+        Args:
+            text: Any string.
+            top: How many neighbours.
 
         Returns:
             A row a rank, from 1, and a column a method; a cell is the cosine and the text.

@@ -47,7 +47,12 @@ class OfOneText(Shown):
 
 
 def answered(controls: dict[str, widgets.Widget], answer: Callable[..., str]) -> widgets.VBox:
-    """The controls, and below them the answer (HTML) to their values by name, or what is wrong with them."""
+    """The controls, and below them the answer (HTML) to their values by name, or what is wrong with them.
+
+    Args:
+        controls: Widgets by name.
+        answer: From their values, by these names, to HTML.
+    """
     line = widgets.HTML()
 
     def update(_: object = None) -> None:
@@ -63,7 +68,13 @@ def answered(controls: dict[str, widgets.Widget], answer: Callable[..., str]) ->
 
 
 def text_field(text: str, name: str, **picks: list[str]) -> widgets.Text:
-    """A field to type into; with ``options``, texts to pick from as well."""
+    """A field to type into; with ``options``, texts to pick from as well.
+
+    Args:
+        text: What it begins with.
+        name: Label.
+        **picks: ``options``: texts to pick from.
+    """
     if not isinstance(text, str):
         raise InvalidValueError(name.lower(), "a string", text)
     kind = widgets.Combobox if picks else widgets.Text
@@ -77,7 +88,12 @@ def refuse_blank(text: str) -> None:
 
 
 def as_html(frame: pd.DataFrame, *, index: bool = False) -> str:
-    """A table with every text whole."""
+    """A table with every text whole.
+
+    Args:
+        frame: Any table.
+        index: Whether to show the names of the rows.
+    """
     with pd.option_context("display.max_colwidth", None):
         return frame.to_html(index=index)
 

@@ -46,6 +46,12 @@ class Explorer(Shown):
     def compare(self, first: str, second: str, pooling: str, attention: str) -> tuple[float, float]:
         """Cosine of two sentences (-1 to 1), and the share of unrelated pairs that are less alike (0 to 1).
 
+        Args:
+            first: A sentence.
+            second: Another.
+            pooling: Name of a pooling.
+            attention: ``causal`` or ``bidirectional``.
+
         Raises:
             InvalidValueError: A sentence that is not a string.
             UnknownNameError: No such pooling or attention.
@@ -68,12 +74,22 @@ class Explorer(Shown):
         return cosine, sum(pair < cosine for pair in pairs) / len(pairs)
 
     def table(self, first: str, second: str) -> pd.DataFrame:
-        """Every combination at once: columns attention, pooling, cosine and above (the share of unrelated pairs)."""
+        """Every combination at once: columns attention, pooling, cosine and above (the share of unrelated pairs).
+
+        Args:
+            first: A sentence.
+            second: Another.
+        """
         rows = [(a, p, *self.compare(first, second, p, a)) for a in MODES for p in POOLINGS]
         return pd.DataFrame(rows, columns=["attention", "pooling", "cosine", "above"]).round(2)
 
     def panel(self, first: str, second: str) -> widgets.VBox:
-        """Two text fields, two choices, and a line that says how alike the sentences are."""
+        """Two text fields, two choices, and a line that says how alike the sentences are.
+
+        Args:
+            first: The sentence that it begins with.
+            second: The other.
+        """
         controls = {
             "first": text_field(first, "First"),
             "second": text_field(second, "Second"),

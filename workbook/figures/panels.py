@@ -33,24 +33,47 @@ def check_columns(frame: pd.DataFrame, *columns: str | None) -> None:
 
 
 def levels(frame: pd.DataFrame, column: str | None) -> list[Hashable]:
-    """Values of a column in order of first appearance; a single one where no column is named."""
+    """Values of a column in order of first appearance; a single one where no column is named.
+
+    Args:
+        frame: Tidy rows.
+        column: Name of a column, or None.
+    """
     return [""] if column is None else list(frame[column].unique())
 
 
 def rows_of(frame: pd.DataFrame, column: str | None, level: Hashable) -> pd.DataFrame:
-    """The rows of one level; all where no column is named."""
+    """The rows of one level; all where no column is named.
+
+    Args:
+        frame: Tidy rows.
+        column: Name of a column, or None.
+        level: A value of it.
+    """
     return frame if column is None else frame[frame[column] == level]
 
 
 def cycle(items: Sequence, place: int):
-    """The item at a place, from the first again after the last."""
+    """The item at a place, from the first again after the last.
+
+    Args:
+        items: Of any kind, at least one.
+        place: From 0.
+    """
     return items[place % len(items)]
 
 
 def split_panels(
     frame: pd.DataFrame, column: str | None, size: tuple[float, float], title: str
 ) -> tuple[Figure, list[tuple[Axes, pd.DataFrame]]]:
-    """A figure with one axes per level of ``column``, sharing their limits, in the house style."""
+    """A figure with one axes per level of ``column``, sharing their limits, in the house style.
+
+    Args:
+        frame: Tidy rows.
+        column: Whose values are panels; None for one panel.
+        size: Of the figure, in inches.
+        title: Above all panels.
+    """
     names = levels(frame, column)
     fig = Figure(figsize=size, layout="constrained")
     grid = fig.subplots(1, len(names), sharex=True, sharey=True, squeeze=False)[0]
@@ -62,7 +85,12 @@ def split_panels(
 
 
 def draw_baselines(axes: Axes, baseline: float | Mapping[str, float] | None) -> None:
-    """A level across the axes, or several by label."""
+    """A level across the axes, or several by label.
+
+    Args:
+        axes: Where to draw.
+        baseline: A level, levels by label, or None for none.
+    """
     if baseline is None:
         return
     named = baseline if isinstance(baseline, Mapping) else {"_nolegend_": baseline}
@@ -71,13 +99,25 @@ def draw_baselines(axes: Axes, baseline: float | Mapping[str, float] | None) -> 
 
 
 def wrapped(names: Sequence, inches: float) -> list[str]:
-    """Names as labels of one axis so many inches wide, cut at blanks and hyphens so that they fit beside each other."""
+    """Names as labels of one axis so many inches wide, cut at blanks and hyphens so that they fit beside each other.
+
+    Args:
+        names: Labels.
+        inches: Width of the axis.
+    """
     fill = partial(textwrap.fill, width=max(1, int(0.9 * inches / len(names) / _LETTER)), break_long_words=False)
     return ["\n".join(fill(line) for line in str(name).split("\n")) for name in names]
 
 
 def finish(fig: Figure, panels: list[tuple[Axes, pd.DataFrame]], ylabel: str, *, legend: bool) -> None:
-    """The label of the shared vertical axis, and one legend below the panels, where it hides nothing."""
+    """The label of the shared vertical axis, and one legend below the panels, where it hides nothing.
+
+    Args:
+        fig: The figure.
+        panels: As :func:`split_panels` gives them.
+        ylabel: Label of the shared axis.
+        legend: Whether there is one.
+    """
     panels[0][0].set_ylabel(ylabel)
     handles = dict(_legend_entries(panels[0][0])) if legend else {}
     if handles:

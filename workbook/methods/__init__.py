@@ -111,6 +111,11 @@ def hybrid(first: SentenceTransformer, second: SentenceTransformer, weight: floa
 def recipe(method: str, scale: str, backbone: str = "smollm2-135m") -> Recipe:
     """How a method is trained at a scale: its stages, for ``workbook.training.train``.
 
+    Args:
+        method: A name from :data:`METHODS`.
+        scale: Name of the scale.
+        backbone: Name of the backbone.
+
     Raises:
         UnknownNameError, ModelNotFoundError: No such method, scale or backbone.
 
@@ -123,6 +128,11 @@ def recipe(method: str, scale: str, backbone: str = "smollm2-135m") -> Recipe:
 
 def options(method: str, scale: str, backbone: str = "smollm2-135m") -> dict[str, Any]:
     """What a method's chain is built with at a scale, for :func:`build`: at scale ``paper``, what only a hub has.
+
+    Args:
+        method: A name from :data:`METHODS`.
+        scale: Name of the scale.
+        backbone: Name of the backbone.
 
     Raises:
         UnknownNameError, ModelNotFoundError: No such method, scale or backbone.

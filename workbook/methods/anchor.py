@@ -104,6 +104,10 @@ def recipe(scale: str, backbone: str, alpha: float = ALPHA) -> Recipe:
 def options(scale: str, backbone: str) -> dict[str, Any]:
     """At scale ``paper`` the vector stands where the first word would, as in the paper.
 
+    Args:
+        scale: Name of the scale.
+        backbone: Name of the backbone.
+
     Raises:
         UnknownNameError: No such scale.
 
@@ -116,6 +120,10 @@ def with_llama2vec(scale: str, backbone: str) -> Recipe:
     """:func:`recipe` with LLaMA2Vec's objective in the first stage, as many steps of it.
 
     The paper compares with LLaMA2Vec's own 10,000 steps on running text.
+
+    Args:
+        scale: Name of the scale.
+        backbone: Name of the backbone.
 
     Source: Anchor, appendix E.
     """

@@ -76,6 +76,10 @@ def recipe(scale: str, backbone: str) -> Recipe:
 def options(scale: str, backbone: str) -> dict[str, Any]:
     """At scale ``paper`` the paper's encoder, which small backbones train too, by adapters as their own.
 
+    Args:
+        scale: Name of the scale.
+        backbone: Name of the backbone.
+
     Source: Causal2Vec, sections 4.3 and 4.5.2; table 7.
     """
     if get_scale(scale).name != "paper":

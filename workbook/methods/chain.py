@@ -96,6 +96,11 @@ class Chain:
 
         ``seed`` is that of new weights: two builds are the same.
 
+        Args:
+            backbone: A name or folder, or a model whose decoder is shared.
+            seed: Of new weights: two builds are the same.
+            **options: Fields of the chain to replace, or of :data:`LOADING`.
+
         Raises:
             UnknownNameError: An option that does not exist.
             InvalidValueError: A shared decoder of another attention, or one that should be loaded otherwise.

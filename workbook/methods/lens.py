@@ -46,6 +46,10 @@ every scale the head is centred, of which the paper says nothing (see :func:`~wo
 def recipe(scale: str, backbone: str) -> Recipe:
     """One stage: InfoNCE over in-batch and hard negatives, each batch from one data set, and a teacher's scores.
 
+    Args:
+        scale: Name of the scale.
+        backbone: Name of the backbone.
+
     Raises:
         UnknownNameError: No such scale.
 

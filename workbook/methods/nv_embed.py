@@ -85,6 +85,10 @@ def blended(scale: str, in_batch: bool = False) -> Stage:
 def recipe(scale: str, backbone: str) -> Recipe:
     """Retrieval first, then all tasks.
 
+    Args:
+        scale: Name of the scale.
+        backbone: Name of the backbone.
+
     Raises:
         UnknownNameError: No such scale.
 
@@ -96,6 +100,10 @@ def recipe(scale: str, backbone: str) -> Recipe:
 def reversed_order(scale: str, backbone: str) -> Recipe:
     """All tasks first, then retrieval. The paper's has the longer single stage in front, and so more steps in all.
 
+    Args:
+        scale: Name of the scale.
+        backbone: Name of the backbone.
+
     Source: NV-Embed, section 5.2.1 and table 4.
     """
     return Recipe(stages=(blended(scale), retrieval(scale)))
@@ -106,6 +114,11 @@ def single_stage(scale: str, backbone: str, in_batch: bool = False) -> Recipe:
 
     The blend holds less retrieval than the two stages do, so that fewer of its rows are seen.
 
+    Args:
+        scale: Name of the scale.
+        backbone: Name of the backbone.
+        in_batch: Whether documents of other rows are negatives.
+
     Source: NV-Embed, section 5.2.1 and table 4.
     """
     steps = retrieval(scale).steps + blended(scale).steps
@@ -115,7 +128,12 @@ def single_stage(scale: str, backbone: str, in_batch: bool = False) -> Recipe:
 
 
 def single_stage_in_batch(scale: str, backbone: str) -> Recipe:
-    """:func:`single_stage` with in-batch negatives."""
+    """:func:`single_stage` with in-batch negatives.
+
+    Args:
+        scale: Name of the scale.
+        backbone: Name of the backbone.
+    """
     return single_stage(scale, backbone, in_batch=True)
 
 
@@ -123,6 +141,10 @@ def with_labels(scale: str, backbone: str) -> Recipe:
     """The two stages with clusters told by their labels, where :func:`recipe` tells them by examples.
 
     Only offline data have both forms.
+
+    Args:
+        scale: Name of the scale.
+        backbone: Name of the backbone.
 
     Source: NV-Embed, section 5.2.4 and tables 4 and 5.
     """
@@ -134,6 +156,10 @@ def without_mining(scale: str, backbone: str) -> Recipe:
 
     That is a hard negative against none, and so fewer candidates too. The paper does not say what its training without
     mining contrasts with.
+
+    Args:
+        scale: Name of the scale.
+        backbone: Name of the backbone.
 
     Source: NV-Embed, table 4, rows S0 and S1.
     """

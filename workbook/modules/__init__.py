@@ -83,6 +83,10 @@ def make_decoder(
 def encoder_options(encoder: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of an encoder with their defaults; none without an encoder.
 
+    Args:
+        encoder: Name of an encoder, or None for none.
+        options: Some of its options.
+
     Raises:
         UnknownNameError: An option that does not exist, or any where there is no encoder.
     """
@@ -112,6 +116,10 @@ def make_pooling(name: str, embedding_dimension: int, backbone: str, /, **option
 
 def pooling_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a pooling with their defaults.
+
+    Args:
+        name: One of :data:`POOLINGS`.
+        options: Some of its options.
 
     Raises:
         UnknownNameError: No such pooling, or an option that it has not.

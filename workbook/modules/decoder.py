@@ -174,6 +174,10 @@ class Decoder(InputModule):
     def encode_texts(self, texts: Sequence[str], instruction: str | None = None) -> list[Encoded]:
         """Token ids and pooling masks of texts, unpadded: what the model will read.
 
+        Args:
+            texts: Strings.
+            instruction: The bare task instruction, or None for none.
+
         Raises:
             InvalidValueError: A text or an instruction that is not a string.
         """

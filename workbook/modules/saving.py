@@ -54,6 +54,10 @@ class SavedModule(Module):
     def load_weights(self, weights: dict[str, torch.Tensor], source: str) -> None:
         """Take over weights of the same names and shapes.
 
+        Args:
+            weights: Tensors by name.
+            source: Where they are from, for the error.
+
         Raises:
             DamagedFileError: Other names or shapes; ``source`` says where they are from.
         """

@@ -188,7 +188,12 @@ def decoder_of(model: SentenceTransformer, items: Sequence, name: str = "texts")
 
 @contextmanager
 def reading(module: Decoder, mode: str) -> Iterator[None]:
-    """The decoder in evaluation mode and with an attention, while the block runs."""
+    """The decoder in evaluation mode and with an attention, while the block runs.
+
+    Args:
+        module: The first module of a model.
+        mode: ``causal`` or ``bidirectional``.
+    """
     training = module.decoder.training
     module.decoder.eval()
     try:

@@ -199,6 +199,10 @@ class Run:
     def recorded(self, name: str, recorded: str = "cpu") -> str:
         """One line on where the recorded numbers of an experiment come from, for the text under its table.
 
+        Args:
+            name: A name from ``workbook.experiments.EXPERIMENTS``.
+            recorded: Scale of the record.
+
         Raises:
             UnknownNameError: No such experiment or scale.
             DamagedFileError: The record can't be read.

@@ -74,6 +74,10 @@ class Progress(TrainerCallback):
 def sparkline(values: list[float], width: int = _WIDTH) -> str:
     """A curve of at most ``width`` characters, from the lowest value to the highest.
 
+    Args:
+        values: One at least.
+        width: In characters.
+
     >>> sparkline([3.0, 2.0, 1.0])
     '█▅▁'
     """

@@ -52,7 +52,10 @@ class StageTrainer(SentenceTransformerTrainer):
         self.add_callback(_Guard(self))
 
     def trainable(self) -> dict[str, torch.nn.Parameter]:
-        """The parameters that train, of the model and of the objective, by name."""
+        """The parameters that train, of the model and of the objective, by name.
+
+        Args:
+        """
         return trainable(self.model, self.loss)
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
@@ -210,7 +213,12 @@ class _Guard(TrainerCallback):
 
 
 def trainable(model: nn.Module, loss: nn.Module) -> dict[str, torch.nn.Parameter]:
-    """The parameters that train, of the model and then of the objective alone, by name."""
+    """The parameters that train, of the model and then of the objective alone, by name.
+
+    Args:
+        model: As it trains.
+        loss: The objective.
+    """
     own = {name: p for name, p in model.named_parameters() if p.requires_grad}
     known = {id(p) for p in model.parameters()}
     extra = {f"objective.{n}": p for n, p in loss.named_parameters() if p.requires_grad and id(p) not in known}
@@ -218,13 +226,22 @@ def trainable(model: nn.Module, loss: nn.Module) -> dict[str, torch.nn.Parameter
 
 
 def save_weights(parameters: dict[str, torch.Tensor], folder: Path) -> None:
-    """Write parameters as safetensors, on the CPU and in their own dtype."""
+    """Write parameters as safetensors, on the CPU and in their own dtype.
+
+    Args:
+        parameters: By name.
+        folder: An existing one.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     save_file({name: p.detach().cpu().contiguous() for name, p in parameters.items()}, folder / WEIGHTS)
 
 
 def load_weights(parameters: dict[str, torch.Tensor], folder: Path) -> None:
     """Copy saved values into parameters of the same names.
+
+    Args:
+        parameters: By name.
+        folder: Where they were saved.
 
     Raises:
         DamagedFileError: The names or shapes differ.
