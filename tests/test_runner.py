@@ -27,7 +27,8 @@ JUDGES = [
     'claim = claims.Claim(id="c", paper="P", place="table 1", statement="positive", rule=["a > 0"], scale="quick")',
     'verdict = claims.judge(claim, {"a": 1.0}, scale="quick", notebook="05_judges")',
     'claims.write([verdict], Path(output_dir, "claims.json"))',
-    'Path(output_dir, "figures").mkdir(exist_ok=True)',
+    'for name in ("figures", "manifests"): Path(output_dir, name).mkdir(exist_ok=True)',
+    'Path(output_dir, "manifests", "05_judges.json").write_text(\'{"figures": ["05_scores.png"]}\')',
     'Path(output_dir, "figures", "05_scores.png").write_bytes(b"drawn")',
 ]
 
@@ -125,8 +126,6 @@ def judges(tmp_path):
 
 def test_a_failed_run_shows_nothing_of_an_earlier_one(judges):
     _, output = judges(seed=0)
-    (output / "manifests").mkdir()
-    (output / "manifests" / "05_judges.json").touch()
     assert judges(seed=1)[0] == "failed"
     assert claims.read(output / "claims.json") == []
     assert not any((output / "manifests").iterdir())
@@ -260,14 +259,51 @@ def test_what_is_no_formula_stays_as_it_is_written(tmp_path):
     assert "<msup>" in page
 
 
-def test_a_folder_that_papermill_refuses_fails_the_notebook_and_leaves_a_report(tmp_path):
+def test_braces_in_the_path_of_a_run_folder_are_no_placeholders(tmp_path):
     write(tmp_path / "00_good.ipynb", *GOOD)
-    odd = tmp_path / "a{b}"
-    with runner.Session(odd, {}) as session:
+    with runner.Session(tmp_path / "a{b}", {}) as session:
         (outcome,) = session.run(runner.find([], tmp_path))
-    assert outcome.status == "failed"
-    assert "PapermillMissingParameterException" in outcome.problem
-    assert "PapermillMissingParameterException" in report.write(odd).read_text(encoding="utf-8")
+    assert outcome.status == "passed"
+    assert (tmp_path / "a{b}" / "ran").read_text() == "cpu"
+
+
+def test_a_cell_that_takes_too_long_fails_its_notebook_and_not_the_rest(tmp_path):
+    write(tmp_path / "00_hangs.ipynb", "import time; time.sleep(600)")
+    write(tmp_path / "01_good.ipynb", *GOOD)
+    with runner.Session(tmp_path / "out", {}, cell_timeout=10) as session:
+        outcomes = {outcome.name: outcome for outcome in session.run(runner.find([], tmp_path))}
+    assert (outcomes["00_hangs"].status, outcomes["01_good"].status) == ("failed", "passed")
+    assert "CellTimeoutError" in outcomes["00_hangs"].problem
+
+
+def test_a_run_never_touches_the_notebooks_that_it_reads(tmp_path):
+    (tmp_path / "notebooks").mkdir()
+    write(tmp_path / "notebooks" / "00_good.ipynb", *GOOD)
+    source = (tmp_path / "notebooks" / "00_good.ipynb").read_bytes()
+    for folder in (tmp_path / "notebooks", tmp_path):
+        with runner.Session(folder, {}) as session, pytest.raises(OutputError, match="holds the notebook"):
+            [*session.run(runner.find([], tmp_path / "notebooks"))]
+    assert (tmp_path / "notebooks" / "00_good.ipynb").read_bytes() == source
+
+
+def test_files_that_no_run_left_are_kept(tmp_path):
+    sources, output = tmp_path / "notebooks", tmp_path / "output"
+    sources.mkdir()
+    write(sources / "05_judges.ipynb", JUDGES[0], *JUDGES[6:])
+    (output / "figures").mkdir(parents=True)
+    beach = output / "figures" / "05_beach.png"
+    beach.write_bytes(b"sand")
+    for _ in range(2):
+        with runner.Session(output, {}) as session:
+            assert session.execute(sources / "05_judges.ipynb").status in ("passed", "unchanged")
+        assert beach.read_bytes() == b"sand"
+    for name in ("05_judges.ipynb", "index.html"):
+        other = tmp_path / f"other-{name}"
+        other.mkdir()
+        (other / name).write_text("mine")
+        with pytest.raises(OutputError, match="not of an earlier run"), runner.Session(other, {}) as session:
+            session.execute(sources / "05_judges.ipynb")
+        assert (other / name).read_text() == "mine"
 
 
 def test_what_an_earlier_state_of_the_library_made_is_marked(judges, monkeypatch):

@@ -56,6 +56,9 @@ def run(
         typer.Option(help="Compute live what is otherwise read from recorded runs; by default above scale quick."),
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="How many notebooks at a time.")] = 1,
+    cell_timeout: Annotated[
+        int | None, typer.Option(min=1, help="Seconds a cell may take; a longer one fails its notebook.")
+    ] = None,
     source: Annotated[
         Path | None, typer.Option("--notebooks", help="Folder of the notebooks, if not the project's.")
     ] = None,
@@ -68,13 +71,15 @@ def run(
     from .runs import report, runner
 
     rerun = get_scale(scale).name != "quick" if rerun is None else rerun
+    if backbone and (folder := Path(backbone).expanduser()).is_dir():
+        backbone = str(folder.resolve())  # a notebook runs in its own folder, where a relative path would start
     optional = {"backbone": backbone, "seed": seed}
     parameters = {"scale": scale, "rerun": rerun} | {k: v for k, v in optional.items() if v is not None}
     chosen = runner.find(notebooks or [], source)
     began = time.monotonic()
     width = max(len(path.stem) for path in chosen)
     failed = 0
-    with runner.Session(output or ROOT / "outputs" / scale, parameters) as session:
+    with runner.Session(output or ROOT / "outputs" / scale, parameters, cell_timeout) as session:
         outcomes = session.run(chosen, jobs)
         for done in range(len(chosen)):
             with _busy(f"{done} of {len(chosen)} notebooks done"):

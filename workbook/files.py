@@ -22,7 +22,7 @@ from .errors import DamagedFileError, MissingDataError, OutputError
 
 _CANNOT_WRITE = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),  # full, over the quota, over the limit of a file
-    *(errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST),
+    *(errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.EBUSY, errno.ENAMETOOLONG),
 }
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -122,7 +122,7 @@ def locked(name: str, timeout: float = -1) -> Iterator[None]:
     locks = cache_path("locks")
     with contextlib.ExitStack() as held:
         with writing(locks):
-            locks.mkdir(parents=True, exist_ok=True)
+            make_folder(locks)
             held.enter_context(filelock.FileLock(locks / name, timeout=timeout))
         yield
 
@@ -160,12 +160,25 @@ def _temporary_folder(path: Path) -> Iterator[Path]:
     scratch = None
     with writing(path):
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
             yield scratch
         finally:
             if scratch is not None:
                 shutil.rmtree(scratch, ignore_errors=True)
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder and those above it; one that is there is left as it is.
+
+    Raises:
+        OutputError: It can't be created.
+    """
+    with writing(path):
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except FileNotFoundError as error:  # said of places that take no folders, such as /proc
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path)) from error
 
 
 @contextlib.contextmanager

@@ -7,11 +7,12 @@ nothing leaks; ``Run.figure`` of `workbook.runs.notebook` saves and shows it.
 from .charts import bars, distributions, lines, scatter
 from .maps import heatmap, heatmaps
 from .runs import estimates, losses
-from .style import DASHES, FULL, HALF, HATCHES, MARKERS, OKABE_ITO, png, save, use_style
+from .style import DASHES, ENDINGS, FULL, HALF, HATCHES, MARKERS, OKABE_ITO, png, save, use_style
 from .tiles import tiles
 
 __all__ = [
     "DASHES",
+    "ENDINGS",
     "FULL",
     "HALF",
     "HATCHES",

@@ -76,6 +76,10 @@ def use_style() -> None:
     mpl.rcParams.update(STYLE)
 
 
+ENDINGS = ("pdf", "svg", "png", "csv")
+"""How the files of a figure end."""
+
+
 def save(fig: Figure, name: str, data: pd.DataFrame, folder: str | Path) -> dict[str, Path]:
     """Write a figure as PDF, SVG and PNG, and what it plots as CSV: the same bytes every time.
 
@@ -98,7 +102,7 @@ def save(fig: Figure, name: str, data: pd.DataFrame, folder: str | Path) -> dict
         raise InvalidValueError(
             "data", "the plotted values as a pandas DataFrame", data, "Pass the frame you drew from."
         )
-    paths = {ending: Path(folder) / f"{name}.{ending}" for ending in ("pdf", "svg", "png", "csv")}
+    paths = {ending: Path(folder) / f"{name}.{ending}" for ending in ENDINGS}
     with mpl.rc_context(STYLE):
         for ending, metadata in _UNDATED.items():
             drawn = io.BytesIO()  # on a full disk matplotlib's own PDF writer fails with another error

@@ -137,6 +137,7 @@ class Run:
         self._own = dict(own)
         self._judged: dict[str, claims.Verdict] = {}
         self._began = time.monotonic()
+        self._figures: list[str] = []
         results.clear(output_dir, self.notebook)
         self._write_manifest()
 
@@ -154,9 +155,17 @@ class Run:
 
         Raises:
             InvalidValueError: ``name`` is no plain file name, or ``data`` no frame.
-            OutputError: The folder can't be written.
+            OutputError: The folder can't be written, or holds a file of that name that no run of ours left.
         """
-        figures.save(fig, results.figure_name(self.notebook, name), data, self.output_dir / "figures")
+        stem, folder = results.figure_name(self.notebook, name), self.output_dir / "figures"
+        names = [f"{stem}.{ending}" for ending in figures.ENDINGS]
+        if not set(names) <= set(self._figures):
+            # The same notebook may run twice at a time: what the other lists is ours as well.
+            self._figures = list(dict.fromkeys([*self._figures, *results.listed(self.output_dir, self.notebook)]))
+            results.refuse_foreign(folder / one for one in names if one not in self._figures)
+            self._figures = list(dict.fromkeys([*self._figures, *names]))
+            self._write_manifest()  # listed before they are written, so that a killed run's are dropped too
+        figures.save(fig, stem, data, folder)
         if get_ipython() is not None:
             display(fig)
 
@@ -280,6 +289,7 @@ class Run:
                 **self._own,
             },
             "backbone_sha256": carried.sha256 if carried else None,
+            "figures": self._figures,
             "versions": _versions(),
             "python": platform.python_version(),
             "platform": platform.platform(),

@@ -1,22 +1,23 @@
 """What a notebook leaves in its output folder besides its own copy: figures, verdicts, its manifest.
 
-They are known by the notebook's name alone, so that those of an earlier run can be dropped before the next one, and
-checked before they are taken for this one's.
+A notebook lists in ``manifests/<notebook>.json`` what it leaves. Nothing else is ever dropped or replaced: a folder may
+hold other people's files, under names that look like ours.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
-from ..errors import OutputError
+from ..errors import DamagedFileError, OutputError
 from ..files import sha256
 from ..papers import claims
 
 
 def clear(folder: Path, notebook: str) -> None:
-    """Drop what an earlier run of a notebook left; what other notebooks left stays.
+    """Drop what an earlier run of a notebook left, by its own list; all else stays.
 
     Args:
         folder: The output folder.
@@ -58,7 +59,47 @@ def figure_name(notebook: str, name: str = "") -> str:
     return f"{notebook.split('_')[0]}_{name}"
 
 
+def listed(folder: Path, notebook: str) -> list[str]:
+    """Names of the files below ``figures`` that a notebook's manifest lists; none if there is no manifest.
+
+    Args:
+        folder: The output folder.
+        notebook: The notebook's name, such as ``01_attention``.
+
+    Raises:
+        DamagedFileError: The manifest is no notebook's.
+    """
+    path = folder / "manifests" / f"{notebook}.json"
+    if not path.is_file():
+        return []
+    try:
+        names = json.loads(path.read_text(encoding="utf-8")).get("figures", [])
+        if not all(name == Path(name).name and name.startswith(figure_name(notebook)) for name in names):
+            raise ValueError(f"figures {names}")
+    except (ValueError, AttributeError, TypeError) as error:
+        raise DamagedFileError(
+            f"Expected the manifest of an earlier run in {path}, got something else ({error}). Move it away, or choose "
+            "another folder."
+        ) from error
+    return names
+
+
+def refuse_foreign(paths: Iterable[Path], way_out: str = "Move it away, or choose another output folder.") -> None:
+    """Refuse to replace files that no earlier run left.
+
+    Args:
+        paths: What would be written; what does not exist is no one's.
+        way_out: The end of the message.
+
+    Raises:
+        OutputError: One of them exists; the message names it.
+    """
+    for path in paths:
+        if path.exists():
+            raise OutputError(f"{path} exists and is not of an earlier run, so it is not replaced. {way_out}")
+
+
 def _files(folder: Path, notebook: str) -> list[Path]:
-    figures = (path for path in folder.glob("figures/*") if path.name.startswith(figure_name(notebook)))
-    manifests = folder.glob("manifests/*.json")
-    return sorted([*figures, *(path for path in manifests if path.stem == notebook)])
+    """What a notebook left of what it lists, and its manifest."""
+    made = [folder / "figures" / name for name in listed(folder, notebook)]
+    return sorted(path for path in [*made, folder / "manifests" / f"{notebook}.json"] if path.is_file())

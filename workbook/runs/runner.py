@@ -31,6 +31,7 @@ from typing import Any, NamedTuple, Self
 import filelock
 import nbformat
 import papermill
+from nbclient.exceptions import CellTimeoutError
 from papermill.exceptions import PapermillExecutionError
 
 from .. import __version__
@@ -107,17 +108,20 @@ class Session:
         folder: The run folder; created if need be.
         parameters: Passed to every notebook, besides ``output_dir``, which is the folder; ``rerun`` only to those that
             declare it.
+        cell_timeout: Seconds that a cell may take; one that takes longer fails its notebook. None for any time.
 
     Raises:
-        OutputError: On entering: the folder can't be written, or another run holds it.
+        OutputError: On entering: the folder can't be written, another run holds it, or it holds a report that no run
+            left.
         DamagedFileError: On entering: the folder's manifest can't be read.
         InvalidValueError, UnknownNameError, MissingDataError: On entering: the project's claims can't be read, so that
             no notebook could judge one.
     """
 
-    def __init__(self, folder: Path, parameters: Mapping[str, Any]):
+    def __init__(self, folder: Path, parameters: Mapping[str, Any], cell_timeout: int | None = None):
         self.folder = Path(folder).expanduser().resolve()
         self.parameters = dict(parameters)
+        self.cell_timeout = cell_timeout
         self._lock = filelock.FileLock(self.folder / ".lock", timeout=0)
         self._recording = threading.Lock()
         self._surroundings = _surroundings()
@@ -139,7 +143,10 @@ class Session:
             for place, ending in itertools.product((".", "figures", "manifests"), _WRITTEN):
                 for leftover in self.folder.glob(f"{place}/.*.{ending}.????????"):  # of a run that was killed
                     shutil.rmtree(leftover, ignore_errors=True)
-            self._entries = read_manifest(self.folder).get("notebooks", {})
+            manifest = read_manifest(self.folder)
+            if not manifest:
+                results.refuse_foreign(self.folder / name for name in ("index.html", "ledger.json", "ledger.csv"))
+            self._entries = manifest.get("notebooks", {})
             self._write_manifest()
         except BaseException:
             self._lock.release()
@@ -157,8 +164,15 @@ class Session:
             jobs: How many at a time; they share the cores.
 
         Raises:
+            OutputError: A notebook lies in the run folder or below it, where it would be replaced by its own copy.
             DamagedFileError, OutputError: As for `execute`; what was begun beside it ends with this process.
         """
+        for source in sources:
+            if source.resolve().is_relative_to(self.folder):
+                raise OutputError(
+                    f"The run folder {self.folder} holds the notebook {source}, which a run only reads. "
+                    "Choose another folder with --output."
+                )
         last = [source for source in sources if _sums_up(source)]
         chosen = "OMP_NUM_THREADS" in os.environ
         for group in ([source for source in sources if source not in last], last):
@@ -202,9 +216,12 @@ class Session:
 
         Raises:
             DamagedFileError: The folder's claims file holds something else.
-            OutputError: The run folder can't be written.
+            OutputError: The run folder can't be written, or holds a notebook of that name that no run left.
         """
         name, target, key = source.stem, self.folder / source.name, self._key(source)
+        copies = (target, target.with_suffix(".html"))
+        if name not in self._entries:
+            results.refuse_foreign(copies)
         known = self._entries.get(name, {})
         same = known.get("status") == PASSED and known["key"] == key
         if same and known.get("left") == self._left(source):
@@ -213,10 +230,10 @@ class Session:
         self._record(name, status=_UNFINISHED, **begun)
         results.clear(self.folder, name)
         with writing(target):
-            for copy in (target, target.with_suffix(".html")):
+            for copy in copies:
                 copy.unlink(missing_ok=True)
         began = time.monotonic()
-        problem = _execute(source, target, self.parameters | {"output_dir": str(self.folder)})
+        problem = _execute(source, target, self.parameters | {"output_dir": str(self.folder)}, self.cell_timeout)
         outcome = Outcome(name, FAILED if problem else PASSED, round(time.monotonic() - began, 1), problem)
         self._record(
             name,
@@ -309,7 +326,7 @@ def _surroundings() -> dict[str, Any]:
     }
 
 
-def _execute(source: Path, target: Path, parameters: Mapping[str, Any]) -> str:
+def _execute(source: Path, target: Path, parameters: Mapping[str, Any], cell_timeout: int | None) -> str:
     """Run a notebook under a temporary name, rename it, and say what went wrong, if anything."""
     logging.getLogger("papermill").setLevel(logging.CRITICAL)
     try:
@@ -320,23 +337,24 @@ def _execute(source: Path, target: Path, parameters: Mapping[str, Any]) -> str:
         parameters = {name: value for name, value in parameters.items() if name != "rerun"}
     problem = ""
     with atomic_file(target) as temporary:
-        nbformat.write(notebook, temporary)  # stays if papermill does not come to begin: it refuses braces in a path
+        nbformat.write(notebook, temporary)  # stays if papermill does not come to begin
         try:
             papermill.execute_notebook(
                 notebook,
-                temporary,
+                str(temporary).replace("{", "{{").replace("}", "}}"),  # papermill fills in what stands in braces
                 parameters,
                 kernel_name="python3",
                 language="python",
                 progress_bar=False,
+                execution_timeout=cell_timeout,
                 resources={"metadata": {"path": str(source.parent)}},  # papermill's cwd would be the whole process's
                 extra_arguments=["--IPKernelApp.log_level=CRITICAL"],  # its chatter would break our lines
             )
         except PapermillExecutionError as error:
             problem = f"In [{error.exec_count}]: {error.ename}: {_first_line(error.evalue)}"
-        except OSError:
-            raise
-        except Exception as error:  # a dead kernel, for one: this notebook failed, the rest goes on
+        except Exception as error:  # a dead kernel, a cell that takes too long: the rest goes on
+            if isinstance(error, OSError) and not isinstance(error, CellTimeoutError):
+                raise
             problem = f"{type(error).__name__}: {_first_line(error)}"
         executed = nbformat.read(temporary, as_version=4)
         # papermill marks what a dead kernel or sys.exit left behind as completed: look at what really ran
