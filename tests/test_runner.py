@@ -3,6 +3,9 @@
 import json
 import re
 import resource
+import subprocess
+import sys
+from pathlib import Path
 
 import filelock
 import nbformat
@@ -10,7 +13,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from workbook.errors import DamagedFileError, InvalidValueError, MissingDataError, OutputError, UnknownNameError
-from workbook.files import atomic_file
+from workbook.files import ROOT
 from workbook.papers import claims
 from workbook.runs import report, runner
 
@@ -100,9 +103,15 @@ def test_resumes_by_content(run):
     copy = output / "00_good.ipynb"
     copy.write_bytes(copy.read_bytes()[:-20])
     assert again() == "passed"  # the damaged copy was not trusted
-    killed = [atomic_file(output / name) for name in ("00_good.ipynb", "figures/00_one.png", "manifest.json")]
-    for writing in killed:
-        writing.__enter__()  # and never left
+    killed = (
+        "import os, sys; from pathlib import Path; from workbook.files import atomic_file\n"
+        "writing = [atomic_file(Path(sys.argv[1], name)) for name in sys.argv[2:]]\n"
+        "print(*(one.__enter__() for one in writing)); sys.stdout.flush(); os._exit(1)"  # in the middle of all
+    )
+    names = ["00_good.ipynb", "figures/00_one.png", "manifest.json"]
+    command = [sys.executable, "-c", killed, str(output), *names]
+    left = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.split()
+    assert [Path(path).parent.is_dir() for path in left] == [True] * 3
     others = output / "mine" / ".settings.json.abcdefgh"
     others.mkdir(parents=True)
     write(good, *GOOD, "1")

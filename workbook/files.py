@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,6 +20,12 @@ import platformdirs
 from safetensors import SafetensorError
 
 from .errors import DamagedFileError, MissingDataError, OutputError
+
+LOCK = ".lock"
+"""The file that is locked while one process has a folder to itself."""
+
+_SCRATCH = ".workbook-"
+"""How the hidden folders begin in which files are written; each holds a lock as long as its process lives."""
 
 _CANNOT_WRITE = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),  # full, over the quota, over the limit of a file
@@ -45,9 +52,21 @@ def data_path(*parts: str) -> Path:
 
 
 def cache_path(*parts: str) -> Path:
-    """Path under the cache (``WORKBOOK_CACHE``, else the user's cache folder); nothing is created."""
-    root = os.environ.get("WORKBOOK_CACHE") or platformdirs.user_cache_dir("workbook", appauthor=False)
-    return Path(root).joinpath(*parts)
+    """Path under the cache (``WORKBOOK_CACHE``, else the user's cache folder); nothing is created.
+
+    Raises:
+        OutputError: No file system takes the name, or the user has no home folder.
+    """
+    try:
+        root = Path(os.environ.get("WORKBOOK_CACHE") or platformdirs.user_cache_dir("workbook", appauthor=False))
+    except RuntimeError as error:
+        raise OutputError(
+            "Expected a home folder for the cache, got none: HOME is not set, and the user is not known here. "
+            "Name a folder for the cache in WORKBOOK_CACHE."
+        ) from error
+    with writing(root):
+        root.exists()  # or whoever looks first for what it holds would meet a name that is too long
+    return root.joinpath(*parts)
 
 
 def sha256(path: Path) -> str:
@@ -83,13 +102,19 @@ def write_checksums(folder: Path, patterns: Iterable[str] = _GUARDED) -> None:
         temporary.write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
 
 
-def verify_checksums(folder: Path, way_out: str) -> None:
+def verify_checksums(folder: Path, way_out: str, required: Iterable[str] = ()) -> None:
     """Compare a folder with its ``checksums.json``; a folder without one is taken as it is.
 
     safetensors notices a truncated file, but loads a flipped bit without a word; so do configurations and tokenizers.
 
+    Args:
+        folder: The folder.
+        way_out: How the message ends.
+        required: Names of files that must be among them.
+
     Raises:
-        DamagedFileError: A file is absent or its bytes differ; the message names it and ends with ``way_out``.
+        DamagedFileError: A file is absent, its bytes differ, or it is required and has no checksum; the message names
+            it.
     """
     path = folder / CHECKSUMS
     if not path.is_file():
@@ -100,6 +125,9 @@ def verify_checksums(folder: Path, way_out: str) -> None:
         raise DamagedFileError(
             f"{path}: expected a checksum for each file, got no such JSON ({error}). {way_out}"
         ) from error
+    for name in required:
+        if name not in sums:
+            raise DamagedFileError(f"{path}: expected a checksum of {name}, got none. {way_out}")
     for name, expected in sums.items():
         file = folder / name
         found = sha256(file) if file.is_file() else "no file"
@@ -128,13 +156,33 @@ def locked(name: str, timeout: float = -1) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Have a folder alone, by whatever path it is named: no other process is in such a block of it meanwhile.
+
+    Args:
+        folder: Created if need be.
+
+    Raises:
+        OutputError: The folder can't be written.
+        filelock.Timeout: Another process has it.
+    """
+    with contextlib.ExitStack() as held:
+        with writing(folder):
+            make_folder(folder)
+            held.enter_context(filelock.FileLock(folder / LOCK, timeout=0))
+        # Removed while it is held: filelock takes a lock on a file that is gone for none, and tries again.
+        held.callback((folder / LOCK).unlink, missing_ok=True)
+        yield
+
+
+@contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """A temporary path in the target's folder, renamed to ``path`` when the block ends well, removed when it does not.
 
     Raises:
         OutputError: The folder can't be created or written.
     """
-    with _temporary_folder(path) as folder:
+    with writing(path), scratch_folder(path.parent) as folder:
         yield folder / path.name
         os.replace(folder / path.name, path)
 
@@ -146,7 +194,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     Raises:
         OutputError: The parent can't be created or written.
     """
-    with _temporary_folder(path) as folder:
+    with writing(path), scratch_folder(path.parent) as folder:
         (folder / path.name).mkdir()
         yield folder / path.name
         if path.exists():
@@ -155,26 +203,63 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _temporary_folder(path: Path) -> Iterator[Path]:
-    """A scratch folder beside ``path`` (same file system, so that renaming is atomic)."""
-    scratch = None
-    with writing(path):
-        try:
-            make_folder(path.parent)
-            scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-            yield scratch
-        finally:
-            if scratch is not None:
-                shutil.rmtree(scratch, ignore_errors=True)
+def scratch_folder(parent: Path) -> Iterator[Path]:
+    """A hidden folder inside another (same file system, so that renaming is atomic), removed when the block ends.
+
+    Those that killed processes left there are removed first.
+
+    Args:
+        parent: Created if need be.
+
+    Raises:
+        OutputError: It can't be written.
+    """
+    with contextlib.ExitStack() as held:
+        with writing(parent):
+            make_folder(parent)
+            remove_scratch(parent)
+            scratch = None
+            while scratch is None:
+                made = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=parent))
+                held.callback(shutil.rmtree, made, ignore_errors=True)
+                # Another process takes it for a leftover if it comes between the lock's file and the lock.
+                with contextlib.suppress(FileNotFoundError):
+                    held.enter_context(filelock.FileLock(made / LOCK))
+                    scratch = made
+        yield scratch
+
+
+def remove_scratch(folder: Path) -> None:
+    """Remove the hidden folders that killed processes left in a folder; one that a process is writing in stays.
+
+    Args:
+        folder: Where :func:`scratch_folder` made them.
+    """
+    for lock in folder.glob(f"{_SCRATCH}*/{LOCK}"):
+        # What can't be removed is in nobody's way.
+        with contextlib.suppress(filelock.Timeout, OSError), filelock.FileLock(lock, timeout=0):
+            shutil.rmtree(lock.parent, ignore_errors=True)
+
+
+def is_empty(folder: Path) -> bool:
+    """Whether a folder holds nothing, apart from the lock and the hidden folders of those who write into it."""
+    return all(path.name == LOCK or path.name.startswith(_SCRATCH) for path in folder.iterdir())
 
 
 def make_folder(path: Path) -> None:
     """Create a folder and those above it; one that is there is left as it is.
 
     Raises:
-        OutputError: It can't be created.
+        OutputError: It can't be created, or libraries that read and write there would not take its name.
     """
     with writing(path):
+        try:
+            os.path.abspath(path).encode()
+        except UnicodeEncodeError as error:
+            raise OutputError(
+                f"Expected names of folders that UTF-8 can hold, got {str(path)!r}: Python reads names as "
+                f"{sys.getfilesystemencoding()} here. Set PYTHONUTF8=1, or choose a folder with a plain name."
+            ) from error
         try:
             path.mkdir(parents=True, exist_ok=True)
         except FileNotFoundError as error:  # said of places that take no folders, such as /proc
@@ -183,26 +268,30 @@ def make_folder(path: Path) -> None:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Say it plainly where the block can't write, whether the system or safetensors noticed.
+    """Say it plainly where the block can't write, whether the system, safetensors or torch noticed.
 
     Raises:
         OutputError: No room, no permission, or no folder; the message names ``path``.
     """
     try:
         yield
-    except (OSError, SafetensorError) as error:
-        number = _error_number(error)
-        if number not in _CANNOT_WRITE:
+    except (OSError, SafetensorError, RuntimeError) as error:
+        reason = _reason(error)
+        if reason is None:
             raise
         raise OutputError(
-            f"Could not write {path}: {os.strerror(number)}. "
-            "Choose a folder that exists on a disk with room and that you may write to."
+            f"Could not write {path}: {reason}. Choose a folder that exists on a disk with room and that you may "
+            "write to."
         ) from error
 
 
-def _error_number(error: OSError | SafetensorError) -> int | None:
-    """The system's error number; safetensors has it in its text alone."""
-    if isinstance(error, OSError):
-        return error.errno
-    found = re.search(r"\(os error (\d+)\)", str(error))
-    return int(found[1]) if found else None
+def _reason(error: Exception) -> str | None:
+    """Why something can't be written, if that is what an error says.
+
+    The system's error number is in safetensors' text alone; torch.save notices only that a file did not grow.
+    """
+    if isinstance(error, RuntimeError):
+        return "No room for all of it" if re.search("unexpected pos|PytorchStreamWriter", str(error)) else None
+    number = error.errno if isinstance(error, OSError) else re.search(r"\(os error (\d+)\)", str(error))
+    number = int(number[1]) if isinstance(number, re.Match) else number
+    return os.strerror(number) if number in _CANNOT_WRITE else None

@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import json
 import logging
 import os
 import platform
 import queue
 import re
-import shutil
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +34,7 @@ from papermill.exceptions import PapermillExecutionError
 
 from .. import __version__
 from ..errors import DamagedFileError, InvalidValueError, MissingDataError, OutputError, UnknownNameError
-from ..files import ROOT, atomic_file, folder_sha256, sha256, writing
+from ..files import ROOT, atomic_file, folder_sha256, remove_scratch, sha256, writing
 from ..papers import claims
 from . import results
 
@@ -44,8 +42,6 @@ PASSED = "passed"
 FAILED = "failed"
 UNCHANGED = "unchanged"
 _UNFINISHED = "unfinished"
-_WRITTEN = ("ipynb", "html", "json", "csv", "png", "svg", "pdf")
-"""How the files of a run end; `files.atomic_file` writes each in a hidden folder beside it, named after it."""
 _MODEL_FILES = [f"**/*.{ending}" for ending in ("json", "safetensors", "gguf", "txt", "model", "jinja")]
 
 
@@ -140,9 +136,8 @@ class Session:
                 f"Could not write {self.folder}: {error.strerror or error}. Choose another folder with --output."
             ) from error
         try:
-            for place, ending in itertools.product((".", "figures", "manifests"), _WRITTEN):
-                for leftover in self.folder.glob(f"{place}/.*.{ending}.????????"):  # of a run that was killed
-                    shutil.rmtree(leftover, ignore_errors=True)
+            for place in (".", "figures", "manifests"):
+                remove_scratch(self.folder / place)
             manifest = read_manifest(self.folder)
             if not manifest:
                 results.refuse_foreign(self.folder / name for name in ("index.html", "ledger.json", "ledger.csv"))
