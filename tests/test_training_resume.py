@@ -1,6 +1,8 @@
 """Training that is stopped and goes on, finished stages that are kept by content, and losses that leave the numbers."""
 
+import json
 import os
+import resource
 import shutil
 
 import pandas as pd
@@ -10,8 +12,8 @@ from safetensors.torch import load_file
 from training_tools import TEXTS, StoppedError, differing, stage, steps_counted, tiny, trained, weights, write_data
 
 from workbook import objectives
-from workbook.errors import DamagedFileError, TrainingError
-from workbook.files import cache_path
+from workbook.errors import DamagedFileError, OutputError, TrainingError
+from workbook.files import cache_path, write_checksums
 from workbook.training import Evaluator, Recipe, Stage
 from workbook.training import stage as stage_module
 from workbook.training.run import Training
@@ -115,6 +117,30 @@ def flip(checkpoint):
     (checkpoint / WEIGHTS).write_bytes(content)
 
 
+def cut(name):
+    """A file of half its length, whose checksum is of that half."""
+
+    def harm(folder):
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[: len(content) // 2])
+        write_checksums(folder, json.loads((folder / "checksums.json").read_text()))
+
+    return harm
+
+
+def taken_out(name):
+    """A file that is neither there nor in the checksums."""
+
+    def harm(folder):
+        (folder / name).unlink()
+        write_checksums(folder, json.loads((folder / "checksums.json").read_text()))
+
+    return harm
+
+
+CHECKPOINT = [WEIGHTS, "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"]
+
+
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
@@ -123,25 +149,58 @@ def flip(checkpoint):
         (lambda checkpoint: (checkpoint / "optimizer.pt").unlink(), "optimizer.pt: expected sha256 .*, got no file"),
         (lambda checkpoint: (checkpoint / "trainer_state.json").write_text("{"), "trainer_state.json: expected sha256"),
         (lambda checkpoint: (checkpoint / "checksums.json").write_text("{"), "checksums.json: expected a checksum"),
+        *((cut(name), rf"{name}: expected a file that can be loaded, got .* It is not used") for name in CHECKPOINT),
+        *((taken_out(name), rf"expected a checksum of {name}, got none\. It is not used") for name in CHECKPOINT),
     ],
-    ids=["cut-off", "flipped", "missing", "truncated", "checksums"],
+    ids=[
+        *("cut-off", "flipped", "missing", "truncated", "checksums"),
+        *(f"cut-{name}" for name in CHECKPOINT),
+        *(f"without-{name}" for name in CHECKPOINT),
+    ],
 )
 def test_a_checkpoint_that_is_not_whole_is_not_used(interrupted, own, monkeypatch, recwarn, harm, said):
-    one = stage(own)
-    whole = interrupted(one, 9, save_every=3)
+    one = stage(own, steps=4)
+    whole = interrupted(one, 4, save_every=1)
     newest, before = saved()
-    assert (newest.name, before.name) == ("checkpoint-6", "checkpoint-3")
+    assert (newest.name, before.name) == ("checkpoint-3", "checkpoint-2")
     harm(newest)
     recwarn.clear()
     with steps_counted(monkeypatch) as steps:
         if said:
             with pytest.warns(UserWarning, match=said):
-                resumed = trained(one, save_every=3)
+                resumed = trained(one, save_every=1)
         else:
-            resumed = trained(one, save_every=3)
+            resumed = trained(one, save_every=1)
             assert not recwarn.list
-    assert steps == [4, 5, 6, 7, 8, 9, 10]
+    assert steps == [3, 4]
     assert same(resumed, whole)
+
+
+def test_a_folder_that_only_looks_like_a_checkpoint_is_left(interrupted, own, monkeypatch):
+    one = stage(own, steps=4)
+    whole = interrupted(one, 4, save_every=2)
+    mine = saved()[0].with_name("checkpoint-final")
+    mine.mkdir()
+    (mine / "notes.txt").write_text("Dear")
+    with steps_counted(monkeypatch) as steps:
+        assert same(trained(one, save_every=2), whole)
+    assert steps == [3, 4]
+    assert [*mine.parent.rglob("*")] == [mine, mine / "notes.txt"]
+
+
+def test_a_full_disk_names_the_file_and_is_resumed(own):
+    """A limit on the size of files stands in for it: the optimizer is twice as large as the weights."""
+    one = stage(own, steps=4)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        with pytest.raises(OutputError, match=r"Could not write .*checkpoint-2/optimizer\.pt: No room"):
+            trained(one, save_every=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert {path.name for path in saved()[0].iterdir()} == {WEIGHTS, "optimizer.pt"}
+    assert differing(trained(one, save_every=2).model, tiny())
+    assert saved() == []
 
 
 # Kept by content
@@ -204,6 +263,15 @@ def test_recipes_share_how_they_begin(own, monkeypatch):
     other, steps = evaluated("other")
     assert steps == [1, 2, 3]
     assert differing(other.model, one.model, 1e-5) == []
+
+
+def test_a_kept_stage_that_was_cut_is_said(own):
+    one = stage(own, steps=1)
+    trained(one)
+    (folder,) = (path.parent for path in cache_path("stages").glob("*/checksums.json"))
+    cut(WEIGHTS)(folder)
+    with pytest.raises(DamagedFileError, match=f"{folder / WEIGHTS}: expected tensors, got .* Delete the folder"):
+        trained(one)
 
 
 @pytest.mark.parametrize("name", [WEIGHTS, "record.json"])

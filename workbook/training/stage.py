@@ -12,7 +12,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import filelock
 import torch
 from accelerate import PartialState
 from sentence_transformers import SentenceTransformerTrainingArguments
@@ -22,13 +21,13 @@ from transformers import PrinterCallback
 from .. import __version__, backbones
 from ..data import rows as training_data
 from ..errors import InvalidValueError, WorkbookError
-from ..files import CHECKSUMS, atomic_folder, cache_path, verify_checksums, write_checksums
+from ..files import CHECKSUMS, atomic_folder, cache_path, locked, verify_checksums, write_checksums
 from ..objectives import get as get_objective
 from ..resolved import digest
 from .prepare import check, prepared
 from .progress import Progress
 from .teacher import TaughtCollator, Teacher, is_reranker, teachers_sha256
-from .trainer import WEIGHTS, Every, StageTrainer, last_checkpoint, load_weights, save_weights, trainable
+from .trainer import WEIGHTS, Every, StageTrainer, checkpoints, last_checkpoint, load_weights, save_weights, trainable
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -68,7 +67,7 @@ class StageRun:
             "data": self.data.fingerprint,
             "seed": seed,
             "evaluator": [evaluator.name, evaluator.every] if evaluator else None,
-            "versions": _versions(),
+            "versions": versions(),
         }
         if teachers := teachers_sha256([stage]):
             self.content["teachers"] = teachers
@@ -78,15 +77,14 @@ class StageRun:
 
     def result(self) -> dict[str, Any]:
         """Put the trained weights into the model, from the cache or by training; the record of how they came about."""
-        lock = filelock.FileLock(self.work.with_suffix(".lock"))
         with contextlib.ExitStack() as stack:
             stack.enter_context(warnings.catch_warnings())
             # peft's and transformers' own calls of what transformers renamed.
             warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
             processes = PartialState()
-            if processes.is_main_process:
-                self.work.parent.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(lock)  # where another training does the same stage, wait, and take its result
+            if processes.is_main_process and not self._is_kept():  # a cache that is only read takes no lock
+                # Where another training does the same stage, wait, and take its result.
+                stack.enter_context(locked(f"stage-{self.work.name}"))
             processes.wait_for_everyone()  # all look into the cache when nobody writes there any more
             stack.enter_context(prepared(self.model, self.stage, self.seed))
             loss = get_objective(self.stage.objective)(self.model, **self.stage.options)
@@ -96,9 +94,12 @@ class StageRun:
         self.model[0].measure_attention()
         return record
 
+    def _is_kept(self) -> bool:
+        return (self.kept / CHECKSUMS).is_file()
+
     def _kept(self, loss: nn.Module) -> dict[str, Any] | None:
         """The record of a stage trained before, its weights put into the model; None if there is none."""
-        if not (self.kept / CHECKSUMS).is_file():
+        if not self._is_kept():
             return None
         verify_checksums(self.kept, f"Delete {self.kept} to train the stage again.")
         load_weights(trainable(self.model, loss), self.kept)
@@ -125,7 +126,10 @@ class StageRun:
                 save_weights(trainer.trainable(), folder)
                 (folder / "record.json").write_text(json.dumps(record) + "\n", encoding="utf-8")
                 write_checksums(folder, (WEIGHTS, "record.json"))
-            shutil.rmtree(self.work, ignore_errors=True)
+            for checkpoint in checkpoints(self.work):
+                shutil.rmtree(checkpoint, ignore_errors=True)
+            with contextlib.suppress(OSError):  # what else lies there is not ours
+                self.work.rmdir()
         return record
 
     def _trainer(self, loss: nn.Module) -> StageTrainer:
@@ -229,6 +233,7 @@ def _micro_batch(stage: Stage, data: training_data.TrainingData) -> int:
     return rows
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Versions of what trains, by name; a stage of others is another stage."""
     names = ("torch", "transformers", "sentence-transformers", "peft")
     return {"workbook": __version__} | {name: metadata.version(name).partition("+")[0] for name in names}

@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformerTrainer
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerState
+from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
+from transformers.trainer_pt_utils import safe_globals
 
 from ..errors import DamagedFileError, InvalidValueError, TrainingError
 from ..files import CHECKSUMS, verify_checksums, write_checksums, writing
@@ -158,6 +161,14 @@ class StageTrainer(SentenceTransformerTrainer):
             for old in checkpoints(folder)[_KEPT:]:  # only now that the new one is whole
                 shutil.rmtree(old)
 
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        with writing(Path(output_dir) / OPTIMIZER_NAME):
+            super()._save_optimizer_and_scheduler(output_dir)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        with writing(Path(output_dir) / "rng_state.pth"):
+            super()._save_rng_state(output_dir)
+
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         load_weights(self.trainable(), Path(resume_from_checkpoint))
 
@@ -244,9 +255,14 @@ def load_weights(parameters: dict[str, torch.Tensor], folder: Path) -> None:
         folder: Where they were saved.
 
     Raises:
-        DamagedFileError: The names or shapes differ.
+        DamagedFileError: The file can't be read, or names or shapes differ.
     """
-    saved = load_file(folder / WEIGHTS)
+    try:
+        saved = load_file(folder / WEIGHTS)
+    except SafetensorError as error:
+        raise DamagedFileError(
+            f"{folder / WEIGHTS}: expected tensors, got {error}. Delete the folder to train the stage again."
+        ) from error
     if {n: v.shape for n, v in saved.items()} != {n: p.shape for n, p in parameters.items()}:
         raise DamagedFileError(
             f"{folder / WEIGHTS}: expected the {len(parameters)} tensors that this stage trains, got {len(saved)} of "
@@ -258,21 +274,43 @@ def load_weights(parameters: dict[str, torch.Tensor], folder: Path) -> None:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints of a stage, newest first."""
-    return sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.partition("-")[2]), reverse=True)
+    """The checkpoints of a stage, newest first; folders of other names are not ours."""
+    found = [path for path in folder.glob("checkpoint-*") if path.name.partition("-")[2].isdecimal()]
+    return sorted(found, key=lambda path: int(path.name.partition("-")[2]), reverse=True)
 
 
 def last_checkpoint(folder: Path) -> Path | None:
     """The newest checkpoint that is whole; those that are not are removed.
 
-    One that was cut off while it was written goes without a word; one that changed since is said.
+    One that was cut off while it was written goes without a word; one that changed since, or can't be loaded, is said.
     """
     for checkpoint in checkpoints(folder):
         try:
             if (checkpoint / CHECKSUMS).is_file():
-                verify_checksums(checkpoint, "It is not used; training goes on from an earlier one, or from the start.")
+                _check(checkpoint)
                 return checkpoint
         except DamagedFileError as error:
             warnings.warn(str(error), stacklevel=2)
         shutil.rmtree(checkpoint)
     return None
+
+
+def _check(checkpoint: Path) -> None:
+    """Refuse a checkpoint in which a file is absent, changed, or not what it should be. No tensor is read for it."""
+    way_out = "It is not used; training goes on from an earlier one, or from the start."
+    states = sorted(path.name for path in checkpoint.glob("rng_state*.pth")) or ["rng_state.pth"]
+    readers = {
+        WEIGHTS: lambda path: safe_open(path, "pt"),
+        TRAINER_STATE_NAME: TrainerState.load_from_json,
+        **dict.fromkeys([OPTIMIZER_NAME, SCHEDULER_NAME, *states], lambda path: torch.load(path, "cpu", mmap=True)),
+    }
+    verify_checksums(checkpoint, way_out, required=readers)
+    for name, read in readers.items():
+        try:
+            with safe_globals():
+                read(str(checkpoint / name))
+        except Exception as error:  # a file that was cut ends in whatever its reader meets first
+            reason = str(error).strip().partition("\n")[0].rstrip(".")
+            raise DamagedFileError(
+                f"{checkpoint / name}: expected a file that can be loaded, got {reason}. {way_out}"
+            ) from error
