@@ -2,6 +2,8 @@
 
 import gc
 import os
+import tempfile
+from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -52,3 +54,11 @@ def own(tmp_path, monkeypatch):
     torch.set_num_threads(1)
     yield write_data(tmp_path)
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def place():
+    """A folder that everybody may enter; pytest's own is closed to others."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)

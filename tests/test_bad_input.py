@@ -1,14 +1,11 @@
 """Bad input that crosses modules: what is not text, folders that can't be written, files that were damaged."""
 
 import contextlib
-import os
-import resource
-import tempfile
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from places import full, read_only
 from sentence_transformers import SentenceTransformer
 
 import workbook
@@ -95,41 +92,6 @@ def test_a_negative_seed(tiny):
 
 
 # Folders that can't be written
-
-
-@pytest.fixture
-def place():
-    """A folder that everybody may enter; pytest's own is closed to others."""
-    with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o755)
-        yield Path(folder)
-
-
-@contextlib.contextmanager
-def full(folder):
-    """A limit on the size of files stands in for a disk without room."""
-    folder.mkdir()
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (200, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
-@contextlib.contextmanager
-def read_only(folder):
-    """A folder without write permission; root, whom permissions don't bind, is somebody else meanwhile."""
-    folder.mkdir()
-    folder.chmod(0o555)
-    user = os.geteuid()
-    if user == 0:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(user)
-        folder.chmod(0o755)
 
 
 def write_claims(model, folder):

@@ -85,10 +85,13 @@ def test_killed_and_resumed(command, data, tmp_path, monkeypatch):
     with process(*arguments, "-o", folder) as killed:
         while not [*cache_path("training").glob("*/checkpoint-*/checksums.json")] and killed.poll() is None:
             time.sleep(0.01)
+        killed.send_signal(signal.SIGSTOP)
+        code, _, err = command(*arguments, "-o", folder, "--resume")
+        assert (code, "Error: Another training is writing into" in err) == (2, True)
         killed.send_signal(signal.SIGKILL)
         killed.communicate()
     assert killed.returncode == -signal.SIGKILL
-    assert [file.name for file in folder.iterdir()] == ["training.json"]
+    assert {file.name for file in folder.iterdir()} == {".lock", "training.json"}
     assert [*cache_path("stages").glob("*")] == []
     newest = max(cache_path().glob("*/*/checkpoint-*/checksums.json"), key=lambda p: int(p.parent.name.split("-")[1]))
     before = json.loads((newest.parent / "trainer_state.json").read_text())["log_history"]
@@ -99,6 +102,7 @@ def test_killed_and_resumed(command, data, tmp_path, monkeypatch):
     with process(*arguments, "-o", folder, "--resume") as resumed:
         out, err = resumed.communicate()
     assert (resumed.returncode, err) == (0, "")
+    assert not (folder / ".lock").exists()
     history = pd.read_csv(folder / "history.csv")
     assert list(history["seconds"][: len(before)]) == [entry["seconds"] for entry in before]  # those steps ran once
     monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path / "another"))
@@ -111,6 +115,10 @@ def test_killed_and_resumed(command, data, tmp_path, monkeypatch):
     assert max((one[name] - other[name]).abs().max().item() for name in one) < 1e-5
     for name in ("config.json", "modules.json", "decoder_config.json"):
         assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
+    (folder / "notes.txt").write_text("Dear")
+    said = f"Nothing to do: {folder} holds this training, done and whole.\n"
+    assert command(*arguments, "-o", folder, "--resume") == (0, said, "")
+    assert (folder / "notes.txt").read_text() == "Dear"
     rest = pd.read_csv(whole / "history.csv")
     pd.testing.assert_frame_equal(history.drop(columns="seconds"), rest.drop(columns="seconds"), rtol=1e-4)
 

@@ -115,6 +115,8 @@ def test_two_processes_train_as_one(own, tmp_path):
         assert resumed_sha256 == again_sha256
         assert tokens == list(alone.history["tokens"]), name
     assert said["into"] == said["mntp again"][1]
+    assert "holds a training already" in said["into again, resume False"]
+    assert said["into again, resume True"] is None
     loaded = SentenceTransformer(str(tmp_path / "out"), trust_remote_code=True, device="cpu")
     assert loaded.encode(TEXTS) == pytest.approx(alone.model.encode(TEXTS), abs=1e-4)
     assert not list((tmp_path / "two" / "training").glob("*/checkpoint-*"))

@@ -227,11 +227,10 @@ def test_a_training_that_is_there_or_is_not(own, tmp_path):
         into(folder, one, resume=True)
     assert not folder.exists()
     folder.mkdir()
-    first = into(folder, one)
+    into(folder, one)
     with pytest.raises(OutputError, match=r"holds a training already. Go on with it by --resume"):
         into(folder, one)
-    again = into(folder, one, resume=True)
-    assert differing(first.model, again.model) == []
+    assert into(folder, one, resume=True) is None  # it is done and whole
     (folder / "training.json").write_text("{}")
     with pytest.raises(DamagedFileError, match=r"training\.json: expected what a training was asked for"):
         into(folder, one, resume=True)

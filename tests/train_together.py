@@ -17,6 +17,7 @@ from accelerate import PartialState
 from safetensors.torch import save_file
 from training_tools import StoppedError, steps_counted, tiny, trained, weights
 
+from workbook.errors import OutputError
 from workbook.objectives import mntp
 from workbook.objectives.head import IGNORED
 from workbook.training import Recipe, Stage, train_into
@@ -58,6 +59,14 @@ def main(stages, folder):
     said["masks"] = masks_of(stage.model_copy(update={"steps": 1, "options": {"rate": 0.5}}))
     into = train_into(folder / "out", tiny(), Recipe(stages=(stage,)), plan={"a": 1}, progress=False)
     said["into"] = sha256(into.model)
+    for resume in (False, True):
+        try:
+            again = train_into(
+                folder / "out", tiny(), Recipe(stages=(stage,)), plan={"a": 1}, resume=resume, progress=False
+            )
+        except OutputError as error:
+            again = str(error)
+        said[f"into again, resume {resume}"] = again
     (folder / f"said-{PartialState().process_index}.json").write_text(json.dumps(said))
 
 

@@ -146,7 +146,7 @@ def train(
     from datasets.utils import disable_progress_bars
     from transformers.utils import logging as transformers_logging
 
-    from . import methods, training
+    from . import backbones, methods, training
 
     # What is said of the data is meant for its owner, to whom our source line says nothing.
     warnings.formatwarning = lambda message, *_: f"Warning: {message}\n"
@@ -158,16 +158,27 @@ def train(
     given = _assigned("--option", "NAME=VALUE, such as suffix=answer", option or [])
     options = methods.options(method, scale, backbone) | {name: _plain(value) for name, value in given.items()}
     chain = methods.get(method).chain.with_options(**{k: v for k, v in options.items() if k not in methods.LOADING})
+    plan = {
+        "method": method,
+        "scale": scale,
+        "backbone": backbone,
+        "backbone_sha256": backbones.content_sha256(backbone),
+        "options": options,
+        "chain": chain.resolved(),
+    }
     trained = training.train_into(
         output,
         methods.build(method, backbone, **options),
         recipe if stages is None else recipe.only(*stages.split(",")),
-        plan={"method": method, "scale": scale, "backbone": backbone, "options": options, "chain": chain.resolved()},
+        plan=plan,
         seed=seed,
         data=_assigned("--data", "STAGE=FILE, such as contrastive=pairs.jsonl", data or []),
         resume=resume,
     )
     if not PartialState().is_main_process:
+        return
+    if trained is None:
+        print(f"Nothing to do: {output} holds this training, done and whole.")
         return
     for stage, rows in trained.history.groupby("stage", sort=False):
         last = rows.iloc[-1]

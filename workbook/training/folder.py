@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DamagedFileError, InvalidValueError, MissingDataError, OutputError
-from ..files import atomic_file, atomic_folder
+import filelock
+
+from ..errors import DamagedFileError, InvalidValueError, MissingDataError, OutputError, WorkbookError
+from ..files import alone, atomic_file, cache_path, is_empty, remove_scratch, scratch_folder, sha256, writing
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -30,11 +35,16 @@ def train_into(
     data: Mapping[str, str] | None = None,
     resume: bool = False,
     progress: bool | None = None,
-) -> Trained:
+) -> Trained | None:
     """Train a model by a recipe and save it into a folder.
 
-    The folder holds the model, as sentence-transformers saves it, ``training.json`` (what was asked for, and what came
-    of it) and ``history.csv`` (the loss by step).
+    The folder holds the model, as sentence-transformers saves it, ``history.csv`` (the loss by step) and
+    ``training.json``: what was asked for, what came of it, and the checksum of each file that was written. Only those
+    files are ever replaced; all else in the folder stays.
+
+    The folder is written into before anything trains, and only inside: it may be a mount point, a link, or the current
+    one. While it trains, a second training into it is refused, even of the same recipe; into two folders, the same
+    recipe is trained once, and the second training waits for the first.
 
     Args:
         output: The folder; it must be absent or empty, or hold the same training if it is resumed. A training that
@@ -44,13 +54,19 @@ def train_into(
         plan: What else identifies the training, such as method, scale and backbone; plain data.
         seed: As for :func:`~.run.train`.
         data: Sources or files in place of the recipe's own, by stage.
-        resume: Go on with the training that the folder holds.
+        resume: Go on with the training that the folder holds. Where the cache has nothing of it, a warning says that
+            it begins anew.
         progress: As for :func:`~.run.train`.
 
+    Returns:
+        What was trained; None if the folder held it already, done and whole, so that there was nothing to do.
+
     Raises:
-        OutputError: The folder holds something else, or can't be written.
+        OutputError: The folder holds something else, or other files where the model's belong; another training writes
+            there; or it can't be written.
         MissingDataError: Nothing to resume.
-        InvalidValueError: A resume that asks for something else; the message names what differs.
+        InvalidValueError: A resume that asks for something else, or would go on with other weights or versions of the
+            library; the message names what differs.
         DamagedFileError: ``training.json`` can't be read.
     """
     from .run import Training
@@ -65,60 +81,154 @@ def train_into(
             for one in training.stages
         },
     }
-    asked = json.loads(json.dumps(asked))
-    written = {"asked": asked, "keys": [one.key for one in training.stages]}
-    _check(output, asked, resume)
-    training.processes.wait_for_everyone()  # each process has looked before one writes
-    writes = training.processes.is_main_process
-    if writes:
-        with atomic_file(output / PLAN) as temporary:
-            temporary.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
-    trained = training.run()
-    if writes:
-        done = {
-            name: {key: record[key] for key in ("key", "source", "tokens", "seconds", "device", "platform", "versions")}
-            for name, record in trained.manifest["stages"].items()
-        }
-        with atomic_folder(output) as folder:
-            trained.model.save_pretrained(str(folder))
-            (folder / PLAN).write_text(json.dumps(written | {"done": done}, indent=1) + "\n", encoding="utf-8")
-            trained.history.to_csv(folder / HISTORY, index=False, lineterminator="\n")
+    written = {"asked": asked, "begun_with": training.surroundings, "keys": [one.key for one in training.stages]}
+    written = json.loads(json.dumps(written))
+    main = training.processes.is_main_process
+    with contextlib.ExitStack() as held:
+        if _decided(lambda: _is_done(output, written, resume, held), main):
+            return None
+        trained = training.run()
+        if main:
+            _save(output, trained, written)
     return trained
 
 
-def _check(output: Path, asked: Mapping[str, Any], resume: bool) -> None:
+def _decided(decide: Callable[[], bool], main: bool) -> bool:
+    """What the main process decides, in every process; its refusal ends them all."""
+    from accelerate.utils import broadcast_object_list
+
+    said, refusal = [False, ""], None
+    if main:
+        try:
+            said[0] = decide()
+        except WorkbookError as error:
+            said[1], refusal = str(error), error
+    broadcast_object_list(said)
+    if said[1]:
+        raise refusal or OutputError(said[1])
+    return said[0]
+
+
+def _is_done(output: Path, written: dict[str, Any], resume: bool, held: contextlib.ExitStack) -> bool:
+    """Whether the folder holds this training, done and whole; if not, it is held, and the plan is written into it."""
+    with writing(output):
+        if _plan(output) is None:
+            if resume:
+                raise MissingDataError(
+                    f"Expected a training to resume in {output}, found no {PLAN}. Start one: leave --resume out."
+                )
+            if output.exists() and not (output.is_dir() and is_empty(output)):
+                raise OutputError(f"Expected an absent or empty folder, got {output}. Choose another with --output.")
+        try:
+            held.enter_context(alone(output))
+        except filelock.Timeout as error:
+            raise OutputError(
+                f"Another training is writing into {output}. Wait for it to end, or choose another folder with "
+                "--output."
+            ) from error
+        before = _plan(output) or {}
+        remove_scratch(output)
+        if before and _goes_on(output, before, written, resume):
+            return True
+        _write(output, written | {"files": before.get("files", {})})
+        return False
+
+
+def _goes_on(output: Path, before: dict[str, Any], now: dict[str, Any], resume: bool) -> bool:
+    """Whether a training is done and whole, and not to be gone on with; refuses what it is not.
+
+    One of which nothing is kept is in nobody's way: it ended, perhaps over its data, before anything of it was.
+    """
     from .stage import begun
 
-    path = output / PLAN
-    if not path.is_file():
-        if resume:
-            raise MissingDataError(
-                f"Expected a training to resume in {output}, found no {PLAN}. Start one: leave --resume out."
+    done, kept = "done" in before, any(map(begun, before["keys"]))
+    if done or kept:
+        if not resume:
+            raise OutputError(
+                f"{output} holds a training already. Go on with it by --resume, or choose another folder with --output."
             )
-        if output.exists() and (not output.is_dir() or any(output.iterdir())):
-            raise OutputError(f"Expected an absent or empty folder, got {output}. Choose another with --output.")
-        return
-    try:
-        plan = json.loads(path.read_text(encoding="utf-8"))
-        before, keys = plan["asked"], plan["keys"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedFileError(
-            f"{path}: expected what a training was asked for, got {error!r}. Start again in another folder."
-        ) from error
-    if "done" not in plan and not any(map(begun, keys)):
-        return  # nothing would be lost: it ended, perhaps over its data, before anything was kept
-    if not resume:
-        raise OutputError(
-            f"{output} holds a training already. Go on with it by --resume, or choose another folder with --output."
+        _refuse_others(output, before["asked"], now["asked"])
+        found = {name: _sha256(output / name) for name in before["files"]}
+        if done and found == before["files"]:
+            return True
+        _refuse_foreign(output, [name for name, own in before["files"].items() if found[name] not in (own, None)])
+        _refuse_others(output, before["begun_with"], now["begun_with"])
+    if resume and not kept:
+        warnings.warn(
+            f"The cache {cache_path()} holds nothing of the training in {output}: it begins anew.", stacklevel=2
         )
-    changed = [f"{name} {was!r}, now {now!r}" for name, was, now in _differences(before, asked)]
+    return False
+
+
+def _refuse_others(output: Path, before: Any, now: Any) -> None:
+    changed = [f"{name} {was!r}, now {now!r}" for name, was, now in _differences(before, now)]
     if changed:
         raise InvalidValueError(
             f"resume of {output}",
             "the training that it holds",
             "another",
-            f"It was begun with {'; '.join(changed)}. Ask for the same, or choose another folder with --output.",
+            f"It was begun with {'; '.join(changed)}. Go back to that, or leave --resume out and choose another folder "
+            "with --output.",
         )
+
+
+def _refuse_foreign(output: Path, names: Sequence[str]) -> None:
+    if names:
+        raise OutputError(
+            f"Expected to write {', '.join(names)} in {output}, found files there that this training did not write, "
+            "or that were changed since. Move them away, then go on by --resume."
+        )
+
+
+def _save(output: Path, trained: Trained, written: dict[str, Any]) -> None:
+    """Write model and history beside the folder's other files, and then that they are whole."""
+    with writing(output), scratch_folder(output) as scratch:
+        made = scratch / "model"
+        trained.model.save_pretrained(str(made))
+        trained.history.to_csv(made / HISTORY, index=False, lineterminator="\n")
+        paths = [path.relative_to(made).as_posix() for path in sorted(made.rglob("*")) if path.is_file()]
+        files = {name: sha256(made / name) for name in paths}
+        before = _plan(output)["files"]
+        own = [name for name in before if _sha256(output / name) == before[name]]
+        _refuse_foreign(output, [name for name in files if os.path.lexists(output / name) and name not in own])
+        for name in own:
+            (output / name).unlink()
+        _write(output, written | {"files": files})  # before they are there: whatever happens, they are known as ours
+        for name in files:
+            (output / name).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(made / name, output / name)
+        done = {
+            name: {key: record[key] for key in ("key", "source", "tokens", "seconds", "device", "platform", "versions")}
+            for name, record in trained.manifest["stages"].items()
+        }
+        _write(output, written | {"files": files, "done": done})
+
+
+def _write(output: Path, plan: dict[str, Any]) -> None:
+    with atomic_file(output / PLAN) as temporary:
+        temporary.write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
+
+
+def _plan(output: Path) -> dict[str, Any] | None:
+    """What ``training.json`` says; None where there is none."""
+    path = output / PLAN
+    if not path.is_file():
+        return None
+    try:
+        plan = {"begun_with": {}, "files": {}} | json.loads(path.read_text(encoding="utf-8"))
+        plan["asked"], plan["keys"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedFileError(
+            f"{path}: expected what a training was asked for, got {error!r}. Start again in another folder."
+        ) from error
+    return plan
+
+
+def _sha256(path: Path) -> str | None:
+    """Hex sha256 of a file; None where there is nothing, empty where there is something else."""
+    if path.is_file():
+        return sha256(path)
+    return "" if os.path.lexists(path) else None
 
 
 def _differences(before: Any, now: Any, name: str = "") -> Sequence[tuple[str, Any, Any]]:

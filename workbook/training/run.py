@@ -14,7 +14,8 @@ from accelerate import PartialState
 from ..errors import InvalidValueError
 from ..modules import Decoder
 from ..resolved import digest
-from .stage import StageRun
+from .stage import StageRun, versions
+from .teacher import teachers_sha256
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -82,7 +83,13 @@ def train(
 
 
 class Training:
-    """A training that can begin: every stage was checked and has read its data. Arguments and errors as of train."""
+    """A training that can begin: every stage was checked and has read its data. Arguments and errors as of train.
+
+    Attributes:
+        processes: Those that train together.
+        stages: What is done, in order.
+        surroundings: What else decides what comes of it: the model as built, versions, teachers; plain data.
+    """
 
     def __init__(
         self,
@@ -106,13 +113,14 @@ class Training:
         self.processes = PartialState(cpu=model.device.type == "cpu")
         self.model, self.recipe, self.seed = model, recipe, seed
         self.stages = []
-        key = digest([_model_sha256(model), model[0].attention, [module.get_config_dict() for module in model]])
+        key = start = digest([_model_sha256(model), model[0].attention, [module.get_config_dict() for module in model]])
         for stage in recipe.stages:
             if stage.name in own:
                 stage = stage.model_copy(update={"data": own[stage.name]})
             evaluated = evaluator if stage.name == recipe.stages[-1].name else None
             self.stages.append(StageRun(model, stage, key, seed, evaluated, save_every, progress))
             key = self.stages[-1].key
+        self.surroundings = {"model": start, "versions": versions(), "teachers": teachers_sha256(recipe.stages)}
 
     def run(self) -> Trained:
         """Train stage after stage, or take them from the cache."""
