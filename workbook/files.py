@@ -55,7 +55,7 @@ def cache_path(*parts: str) -> Path:
     """Path under the cache (``WORKBOOK_CACHE``, else the user's cache folder); nothing is created.
 
     Raises:
-        OutputError: No file system takes the name, or the user has no home folder.
+        OutputError: Its name is too long, or not UTF-8 here; or the user has no home folder.
     """
     try:
         root = Path(os.environ.get("WORKBOOK_CACHE") or platformdirs.user_cache_dir("workbook", appauthor=False))
@@ -64,8 +64,7 @@ def cache_path(*parts: str) -> Path:
             "Expected a home folder for the cache, got none: HOME is not set, and the user is not known here. "
             "Name a folder for the cache in WORKBOOK_CACHE."
         ) from error
-    with writing(root):
-        root.exists()  # or whoever looks first for what it holds would meet a name that is too long
+    _check_name(root)
     return root.joinpath(*parts)
 
 
@@ -250,20 +249,27 @@ def make_folder(path: Path) -> None:
     """Create a folder and those above it; one that is there is left as it is.
 
     Raises:
-        OutputError: It can't be created, or libraries that read and write there would not take its name.
+        OutputError: It can't be created, or its name is not UTF-8 here, which libraries that write there need.
     """
+    _check_name(path)
     with writing(path):
-        try:
-            os.path.abspath(path).encode()
-        except UnicodeEncodeError as error:
-            raise OutputError(
-                f"Expected names of folders that UTF-8 can hold, got {str(path)!r}: Python reads names as "
-                f"{sys.getfilesystemencoding()} here. Set PYTHONUTF8=1, or choose a folder with a plain name."
-            ) from error
         try:
             path.mkdir(parents=True, exist_ok=True)
         except FileNotFoundError as error:  # said of places that take no folders, such as /proc
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path)) from error
+
+
+def _check_name(path: Path) -> None:
+    """Refuse a name that the system does not take, or libraries don't, before one of them meets it."""
+    try:
+        os.path.abspath(path).encode()
+    except UnicodeEncodeError as error:
+        raise OutputError(
+            f"Expected names of folders that UTF-8 can hold, got {str(path)!r}: Python reads names as "
+            f"{sys.getfilesystemencoding()} here. Set PYTHONUTF8=1, or choose a folder with a plain name."
+        ) from error
+    with writing(path):
+        path.exists()
 
 
 @contextlib.contextmanager
