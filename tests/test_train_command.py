@@ -16,7 +16,7 @@ from sentence_transformers import SentenceTransformer
 from training_tools import TEXTS, write_data
 
 import workbook
-from workbook import cli
+from workbook import backbones, cli
 from workbook.files import ROOT, cache_path
 
 MORE = [*TEXTS, *(f"{text} again" for text in TEXTS)]
@@ -203,6 +203,24 @@ def test_a_training_that_never_began_is_begun_anew(command, data, tmp_path, opti
     code, out, _ = command(*arguments, *data[4:], *options)
     assert (code, out.splitlines()[-1]) == (0, f"Model: {folder}")
     assert "holds a training already" in command(*arguments, *data[4:])[2]
+
+
+def test_a_resume_on_a_backbone_of_other_weights_is_refused(command, data, tmp_path):
+    backbone, folder = tmp_path / "backbone", tmp_path / "out"
+    backbones.load_tokenizer("tiny-llama").save_pretrained(backbone)
+    decoder = backbones.load_decoder("tiny-llama", dtype="float32", device="cpu", lm_head=True)
+    decoder.save_pretrained(backbone)
+    arguments = ["mean", "-o", folder, "-s", "quick", "--backbone", backbone, *data[4:]]
+    assert command(*arguments)[0] == 0
+    decoder.model.norm.weight.data[0] += 1
+    decoder.save_pretrained(backbone)
+    before = (folder / "training.json").read_bytes()
+    code, out, err = command(*arguments, "--resume")
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert re.search(
+        r"It was begun with backbone_sha256 '\w+', now '\w+'\. Go back to that, or leave --resume out", err
+    )
+    assert (folder / "training.json").read_bytes() == before
 
 
 def test_help(command):

@@ -225,6 +225,26 @@ def test_stopped_while_the_model_is_written(own, tmp_path, monkeypatch, number):
     assert into(folder, one, resume=True) is None
 
 
+def test_begun_anew_over_a_part_of_its_model(own, tmp_path, monkeypatch):
+    """The part is known as ours, though nothing of the training is left."""
+    one, folder = stage(own, steps=1), tmp_path / "out"
+    replace = os.replace
+
+    def stopping(source, target):
+        if target == folder / "modules.json":
+            raise StoppedError
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", stopping)
+        with pytest.raises(StoppedError):
+            into(folder, one)
+    assert "model.safetensors" in content(folder)
+    monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path / "another"))
+    into(folder, one)
+    assert into(folder, one, resume=True) is None
+
+
 def test_what_a_killed_training_left_in_the_folder_is_in_nobodys_way(own, tmp_path):
     folder = tmp_path / "out"
     with scratch_folder(folder) as scratch:
