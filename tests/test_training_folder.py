@@ -281,11 +281,36 @@ def test_a_resume_that_begins_anew_says_so(stopped, tmp_path, monkeypatch):
     folder = tmp_path / "out"
     one = stopped(folder)
     monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path / "another"))
-    said = f"The cache {cache_path()} holds nothing of the training in {folder}: it begins anew"
+    said = f"The cache {cache_path()} does not hold all that was trained for {folder}, .*: what is missing begins anew"
     with steps_counted(monkeypatch) as steps, pytest.warns(UserWarning, match=said):
         into(folder, one, resume=True)
     assert steps == [1, 2, 3, 4, 5, 6]
     assert len(pd.read_csv(folder / "history.csv")) == 6
+
+
+@pytest.mark.parametrize(("lost", "steps"), [([0], [1, 2]), ([1], [1, 2, 3]), ([0, 1], [1, 2, 1, 2, 3])])
+def test_a_cache_that_was_cleaned_is_said_too(own, tmp_path, monkeypatch, lost, steps):
+    """A first stage comes anew, though the second is there; or only the second, where the model is missing."""
+    stages, folder = [stage(own, "mntp", steps=2, batch_size=4), stage(own, steps=3)], tmp_path / "out"
+    made = into(folder, *stages)
+    for number in lost:
+        shutil.rmtree(cache_path("stages", list(made.manifest["stages"].values())[number]["key"][:24]))
+    (folder / "model.safetensors").unlink()
+    with steps_counted(monkeypatch) as counted, pytest.warns(UserWarning, match="what is missing begins anew"):
+        into(folder, *stages, resume=True)
+    assert counted == steps
+
+
+def test_a_folder_that_is_gone_when_the_training_ends_is_made_again(own, tmp_path, monkeypatch):
+    folder, save_weights = tmp_path / "out", stage_module.save_weights
+
+    def gone(*arguments):
+        shutil.rmtree(folder)
+        save_weights(*arguments)
+
+    monkeypatch.setattr(stage_module, "save_weights", gone)
+    into(folder, stage(own, steps=1))
+    assert {"training.json", "model.safetensors"} <= {*content(folder)}
 
 
 # A cache that is only read

@@ -54,8 +54,8 @@ def train_into(
         plan: What else identifies the training, such as method, scale and backbone; plain data.
         seed: As for :func:`~.run.train`.
         data: Sources or files in place of the recipe's own, by stage.
-        resume: Go on with the training that the folder holds. Where the cache has nothing of it, a warning says that
-            it begins anew.
+        resume: Go on with the training that the folder holds. What the cache no longer holds of it begins anew, which
+            a warning says.
         progress: As for :func:`~.run.train`.
 
     Returns:
@@ -85,7 +85,7 @@ def train_into(
     written = json.loads(json.dumps(written))
     main = training.processes.is_main_process
     with contextlib.ExitStack() as held:
-        if _decided(lambda: _is_done(output, written, resume, held), main):
+        if _decided(lambda: _begin(output, written, resume, held), main):
             return None
         trained = training.run()
         if main:
@@ -109,8 +109,8 @@ def _decided(decide: Callable[[], bool], main: bool) -> bool:
     return said[0]
 
 
-def _is_done(output: Path, written: dict[str, Any], resume: bool, held: contextlib.ExitStack) -> bool:
-    """Whether the folder holds this training, done and whole; if not, it is held, and the plan is written into it."""
+def _begin(output: Path, written: dict[str, Any], resume: bool, held: contextlib.ExitStack) -> bool:
+    """Have the folder alone and write the plan into it; or True, where it holds this training, done and whole."""
     with writing(output):
         if _plan(output) is None:
             if resume:
@@ -128,21 +128,21 @@ def _is_done(output: Path, written: dict[str, Any], resume: bool, held: contextl
             ) from error
         before = _plan(output) or {}
         remove_scratch(output)
-        if before and _goes_on(output, before, written, resume):
+        if before and _is_done(output, before, written, resume):
             return True
         _write(output, written | {"files": before.get("files", {})})
         return False
 
 
-def _goes_on(output: Path, before: dict[str, Any], now: dict[str, Any], resume: bool) -> bool:
-    """Whether a training is done and whole, and not to be gone on with; refuses what it is not.
+def _is_done(output: Path, before: dict[str, Any], now: dict[str, Any], resume: bool) -> bool:
+    """Whether the training that a folder holds is done and whole; refuses one that is not to be gone on with.
 
     One of which nothing is kept is in nobody's way: it ended, perhaps over its data, before anything of it was.
     """
     from .stage import begun
 
-    done, kept = "done" in before, any(map(begun, before["keys"]))
-    if done or kept:
+    done, kept = "done" in before, [begun(key) for key in before["keys"]]
+    if done or any(kept):
         if not resume:
             raise OutputError(
                 f"{output} holds a training already. Go on with it by --resume, or choose another folder with --output."
@@ -153,9 +153,12 @@ def _goes_on(output: Path, before: dict[str, Any], now: dict[str, Any], resume: 
             return True
         _refuse_foreign(output, [name for name, own in before["files"].items() if found[name] not in (own, None)])
         _refuse_others(output, before["begun_with"], now["begun_with"])
-    if resume and not kept:
+    reached = len(kept) if done else max([1, *(number for number, is_kept in enumerate(kept, 1) if is_kept)])
+    if resume and not all(kept[:reached]):
         warnings.warn(
-            f"The cache {cache_path()} holds nothing of the training in {output}: it begins anew.", stacklevel=2
+            f"The cache {cache_path()} does not hold all that was trained for {output}, since it is another one or was "
+            "cleaned: what is missing begins anew.",
+            stacklevel=2,
         )
     return False
 
@@ -188,7 +191,7 @@ def _save(output: Path, trained: Trained, written: dict[str, Any]) -> None:
         trained.history.to_csv(made / HISTORY, index=False, lineterminator="\n")
         paths = [path.relative_to(made).as_posix() for path in sorted(made.rglob("*")) if path.is_file()]
         files = {name: sha256(made / name) for name in paths}
-        before = _plan(output)["files"]
+        before = (_plan(output) or {"files": {}})["files"]
         own = [name for name in before if _sha256(output / name) == before[name]]
         _refuse_foreign(output, [name for name in files if os.path.lexists(output / name) and name not in own])
         for name in own:

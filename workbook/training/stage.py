@@ -188,7 +188,7 @@ class StageRun:
 def begun(key: str) -> bool:
     """Whether the cache holds the stage of a key, or a checkpoint of it."""
     kept, work = _folders(key)
-    return (kept / CHECKSUMS).is_file() or any(work.glob(f"checkpoint-*/{CHECKSUMS}"))
+    return (kept / CHECKSUMS).is_file() or any((one / CHECKSUMS).is_file() for one in checkpoints(work))
 
 
 def _folders(key: str) -> tuple[Path, Path]:
