@@ -48,19 +48,46 @@ def put(write, made):
 def test_what_a_killed_process_left_is_removed_by_the_next_that_writes(tmp_path, write):
     """Whatever it is that either writes; what looks alike and holds no lock is somebody's own."""
     others = tmp_path / ".workbook-settings"
-    others.mkdir()
+    (others / "files").mkdir(parents=True)
+    (tmp_path / ".workbook-_empty12").mkdir()  # killed before it was locked
     with python(f"{WRITES}\nsys.stdin.read()", tmp_path) as living:
-        held = [Path(living.stdout.readline().strip()).parent for _ in range(2)]
+        held = [Path(living.stdout.readline().strip()).parents[1] for _ in range(2)]
         with python(f"{WRITES}\nos._exit(1)", tmp_path) as killed:
-            left = [Path(path).parent for path in killed.communicate()[0].split()]
+            left = [Path(path).parents[1] for path in killed.communicate()[0].split()]
         assert all(path.is_dir() for path in (*left, *held))
         with write(tmp_path / "c") as made:
-            assert {*tmp_path.iterdir()} == {others, *held, made.parent}
+            assert {*tmp_path.iterdir()} == {others, *held, made.parents[1]}
             put(write, made)
         living.kill()
     assert {*tmp_path.iterdir()} == {others, *held, tmp_path / "c"}
     remove_scratch(tmp_path)
     assert {*tmp_path.iterdir()} == {others, tmp_path / "c"}
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_killed_while_it_tidies_up(tmp_path, number):
+    """Before each file and folder that it removes: what is left is known as a leftover."""
+    program = """
+import os, sys
+from workbook.files import atomic_folder
+left = int(sys.argv[2])
+def hook(event, given):
+    global left
+    if event in ("os.remove", "os.rmdir"):
+        if not left:
+            os._exit(1)
+        left -= 1
+with atomic_folder(Path(sys.argv[1], "a")) as made:
+    (made / "b").mkdir()
+    (made / "b" / "c").touch()
+    sys.addaudithook(hook)
+    raise KeyError
+"""
+    with python(program, tmp_path, number) as killed:
+        assert killed.communicate() == ("", "")
+    assert len([*tmp_path.iterdir()]) == 1
+    remove_scratch(tmp_path)
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_a_folder_has_one_writer_by_whatever_path(tmp_path):

@@ -249,7 +249,7 @@ def test_what_a_killed_training_left_in_the_folder_is_in_nobodys_way(own, tmp_pa
     folder = tmp_path / "out"
     with scratch_folder(folder) as scratch:
         (scratch / "model.safetensors").write_text("half")
-        shutil.copytree(scratch, folder / ".workbook-killed")
+        shutil.copytree(scratch.parent, folder / ".workbook-_killed1")
     (folder / ".lock").touch()
     into(folder, stage(own, steps=1))
     assert not [path for path in folder.rglob(".*")]

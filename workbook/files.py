@@ -25,7 +25,9 @@ LOCK = ".lock"
 """The file that is locked while one process has a folder to itself."""
 
 _SCRATCH = ".workbook-"
-"""How the hidden folders begin in which files are written; each holds a lock as long as its process lives."""
+_INSIDE = "files"
+"""How the hidden folders begin in which files are written; each has a lock as long as its process lives, and a folder
+of what is written."""
 
 _CANNOT_WRITE = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),  # full, over the quota, over the limit of a file
@@ -220,12 +222,13 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
             scratch = None
             while scratch is None:
                 made = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=parent))
-                held.callback(shutil.rmtree, made, ignore_errors=True)
-                # Another process takes it for a leftover if it comes between the lock's file and the lock.
+                held.callback(_remove, made)
+                # Another process takes it for a leftover if it comes before it is locked.
                 with contextlib.suppress(FileNotFoundError):
                     held.enter_context(filelock.FileLock(made / LOCK))
+                    (made / _INSIDE).mkdir()
                     scratch = made
-        yield scratch
+        yield scratch / _INSIDE
 
 
 def remove_scratch(folder: Path) -> None:
@@ -234,10 +237,19 @@ def remove_scratch(folder: Path) -> None:
     Args:
         folder: Where :func:`scratch_folder` made them.
     """
-    for lock in folder.glob(f"{_SCRATCH}*/{LOCK}"):
-        # What can't be removed is in nobody's way.
-        with contextlib.suppress(filelock.Timeout, OSError), filelock.FileLock(lock, timeout=0):
-            shutil.rmtree(lock.parent, ignore_errors=True)
+    for scratch in folder.glob(f"{_SCRATCH}????????"):
+        with contextlib.suppress(filelock.Timeout, OSError):  # what can't be removed is in nobody's way
+            if (scratch / LOCK).is_file():
+                with filelock.FileLock(scratch / LOCK, timeout=0):
+                    _remove(scratch)
+            else:
+                scratch.rmdir()  # if it is empty: killed just before it was locked, or after it was removed
+
+
+def _remove(scratch: Path) -> None:
+    """The lock goes last, since what has none is not known as ours."""
+    shutil.rmtree(scratch / _INSIDE, ignore_errors=True)
+    shutil.rmtree(scratch, ignore_errors=True)
 
 
 def is_empty(folder: Path) -> bool:
