@@ -4,6 +4,7 @@ import contextlib
 import os
 import resource
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from sentence_transformers import SentenceTransformer
 
 import workbook
 from workbook import backbones, cli, evaluation, figures
+from workbook.data import rows as data
 from workbook.errors import DamagedFileError, InvalidValueError, OutputError, UnknownNameError
 from workbook.files import atomic_folder
 from workbook.papers import claims
@@ -120,7 +122,7 @@ def full(folder):
 @contextlib.contextmanager
 def read_only(folder):
     """A folder without write permission; root, whom permissions don't bind, is somebody else meanwhile."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     folder.chmod(0o555)
     user = os.geteuid()
     if user == 0:
@@ -185,6 +187,22 @@ def test_claims_name_the_cache_where_it_is_the_cache_that_cannot_be_written(tiny
     monkeypatch.setenv("WORKBOOK_CACHE", str(place / "cache"))
     with read_only(place / "cache"), pytest.raises(OutputError, match=r"^Could not write .*cache/locks: "):
         write_claims(tiny, place / "output")
+
+
+def test_a_cache_that_can_only_be_read_serves_what_it_holds(place, monkeypatch):
+    """As one that several people share."""
+    pairs = place / "pairs.jsonl"
+    pairs.write_text("".join(f'{{"query": "q{number}", "positive": "p{number}"}}\n' for number in range(3)))
+    pairs.chmod(0o644)
+    monkeypatch.setenv("WORKBOOK_CACHE", str(place / "cache"))
+    read = partial(data.load, pairs, "contrastive", tokenizer=backbones.load_tokenizer("tiny-llama"), max_length=8)
+    with read_only(place / "cache"), pytest.raises(OutputError, match=r"^Could not write .*cache/datasets"):
+        read()
+    made = read()
+    for entry in (place / "cache").rglob("*"):
+        entry.chmod(0o555 if entry.is_dir() else 0o444)
+    with read_only(place / "cache"):
+        assert read().fingerprint == made.fingerprint
 
 
 @pytest.mark.parametrize("broken", [full, read_only], ids=lambda broken: broken.__name__)

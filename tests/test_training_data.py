@@ -20,7 +20,7 @@ from workbook.corpora.packages import write_table
 from workbook.data import rows as data
 from workbook.data.sources import _sentences
 from workbook.errors import DamagedFileError, InvalidValueError, MissingDataError, UnknownNameError
-from workbook.files import ROOT
+from workbook.files import ROOT, cache_path
 from workbook.objectives import Contrastive
 
 TOKENIZER = backbones.load_tokenizer("tiny-llama")
@@ -369,6 +369,54 @@ def test_fields_that_are_not_read_are_told(write):
         load(path, "contrastive")
 
 
+def test_a_long_field_of_a_table_is_read_and_the_limit_of_others_stays(write):
+    long = "word " * 30_000 + "end"
+    before = csv.field_size_limit()
+    path = write("mine.csv", table([{"query": "long", "positive": long}, *QUESTIONS]))
+    assert long in load(path, "contrastive").datasets["mine"]["positive"][:]
+    assert csv.field_size_limit() == before < len(long)
+
+
+# The table in the cache
+
+
+def tables():
+    return [*cache_path("datasets").rglob("*.arrow")]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content.replace(b"answer 3", b"anther 3"),
+        lambda content: content[: len(content) // 2],
+        lambda content: b"",
+    ],
+    ids=["changed", "cut", "emptied"],
+)
+def test_a_table_that_was_damaged_is_not_read(damage, write):
+    path = write("mine.jsonl", jsonl(QUESTIONS))
+    load(path, "contrastive")
+    (kept,) = tables()
+    kept.write_bytes(damage(kept.read_bytes()))
+    with pytest.raises(DamagedFileError, match=rf"{kept}: expected sha256 .* Delete {kept.parent}; it is made again"):
+        load(path, "contrastive")
+
+
+@pytest.mark.parametrize("pattern", ["*.arrow", "*"])
+def test_a_table_of_which_something_was_cleaned_away_is_made_again(pattern, write):
+    path = write("mine.jsonl", jsonl(QUESTIONS))
+    load(path, "contrastive")
+    (kept,) = tables()
+    for file in kept.parent.glob(pattern):
+        file.unlink()
+    assert sorted(rows(load(path, "contrastive").datasets["mine"])) == rows_in(QUESTIONS)
+
+
+def test_a_file_of_many_rows_is_read_whole(write):
+    many = [{"query": f"q{number}", "positive": f"p{number}"} for number in range(2500)]
+    assert sorted(rows(load(write("mine.jsonl", jsonl(many)), "contrastive").datasets["mine"])) == sorted(rows_in(many))
+
+
 # Bad input
 
 NO_TEXT = {"query": "a", "positive": "b"}
@@ -428,6 +476,7 @@ def test_limits_that_are_none(limit):
         ('{"query": "\\ud800", "positive": "b"}', "line 1, field query: expected text, got '.ud800'"),
         (jsonl(QUESTIONS) + '{"query": "a', "line 7: expected JSON"),
         (jsonl(QUESTIONS) + "[1]", "line 7: expected an object"),
+        (jsonl(QUESTIONS) + "[" * 100_000, "line 7: expected JSON, got maximum recursion depth"),
         (jsonl(QUESTIONS).encode() + b'{"query": "\xff"}\n', "line 7: expected UTF-8"),
         (jsonl([{"text": "a"}] * 2), "expected pairs, in fields query and positive; got texts.*simcse"),
     ],
@@ -452,6 +501,10 @@ def test_jsonl_files_that_are_wrong(content, message, write):
         ('query,positive\na,b\nc,"d\n', "line 3: expected CSV, got unexpected end of data"),
         (b"query,positive\na,\xe9\n", "line 2: expected UTF-8, got byte 0xe9"),
         ("text\na\nb\n", "expected pairs, in fields query and positive; got texts"),
+        (
+            "query,positive,positive,note,note\na,b,c,d,e\n",
+            "line 1: expected columns of different names, got several named 'positive', 'note'",
+        ),
     ],
 )
 def test_csv_files_that_are_wrong(content, message, write):

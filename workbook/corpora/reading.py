@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import csv
 import gzip
+import hashlib
 import json
 import os
 import re
+import threading
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DamagedFileError, MissingDataError
-from ..files import cache_path, sha256, writing
+from ..files import atomic_folder, cache_path, is_whole, sha256, verify_checksums, write_checksums
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+_TABLE, _BATCH = "rows.arrow", 1000
+_FIELD_LIMIT = threading.Lock()
+"""Held while csv's limit is another: there is one for the whole process."""
 
 GET_AGAIN = "Mend the file or download it again."
 
@@ -158,7 +166,7 @@ def records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DamagedFileError(f"{path}, line {number}: expected JSON, got {error}. {GET_AGAIN}") from error
         if not isinstance(row, dict):
             raise DamagedFileError(f"{path}, line {number}: expected an object, got {line[:60]!r}. {GET_AGAIN}")
@@ -170,8 +178,13 @@ def _csv_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     table = csv.reader((f"{line}\n" for _, line in lines(path)), strict=True)
     quotes = "Put a text that holds a comma, a quote or a line break between double quotes, and double its own."
     try:
-        header = next(table, [])
-        for row in filter(None, table):
+        header = _next_row(table) or []
+        if again := [name for name, count in Counter(header).items() if count > 1]:
+            raise DamagedFileError(
+                f"{path}, line {table.line_num}: expected columns of different names, got several named "
+                f"{', '.join(map(repr, again))}. Name each once, such as negative_1 and negative_2."
+            )
+        for row in filter(None, iter(lambda: _next_row(table), None)):
             if len(row) != len(header):
                 raise DamagedFileError(
                     f"{path}, line {table.line_num}: expected {len(header)} fields ({', '.join(header)}), got "
@@ -180,6 +193,16 @@ def _csv_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             yield table.line_num, dict(zip(header, row, strict=True))
     except csv.Error as error:
         raise DamagedFileError(f"{path}, line {table.line_num}: expected CSV, got {error}. {quotes}") from error
+
+
+def _next_row(table: Iterator[list[str]]) -> list[str] | None:
+    """The next row of a CSV table, with fields of any length; None at its end."""
+    with _FIELD_LIMIT:
+        before = csv.field_size_limit(2**31 - 1)
+        try:
+            return next(table, None)
+        finally:
+            csv.field_size_limit(before)
 
 
 def rows_of(
@@ -223,35 +246,37 @@ def _is_text(value: Any) -> bool:
         return False
 
 
-def arrow(path: Path, rows: Callable[..., Iterator[dict[str, Any]]], **options: Any) -> Dataset:
-    """Rows of a file as an Arrow table in the cache, made once for the file's content.
+def arrow(path: Path, rows: Callable[..., Iterator[dict[str, str]]], **options: Any) -> Dataset:
+    """Rows of a file as an Arrow table in the cache, made once for the file's content; it stays on disk.
 
     Args:
         path: The file.
-        rows: A function of a module that reads it: called with ``path`` and the options.
-        **options: Hashable values.
+        rows: A function of a module that reads it: called with ``path`` and the options, it gives rows of strings.
+        **options: Values that JSON takes.
 
     Raises:
-        DamagedFileError: What ``rows`` raises.
-        OutputError: The cache can't be written.
+        DamagedFileError: What ``rows`` raises, or a table in the cache that is not the one that was written.
+        OutputError: The cache can't be written; one that holds the table need not be.
     """
     from datasets import Dataset
-    from datasets.exceptions import DatasetGenerationError
 
-    cache = cache_path("datasets")
-    try:
-        with writing(cache):
-            return Dataset.from_generator(
-                _generate,
-                cache_dir=str(cache),
-                gen_kwargs={"path": str(path), "content": sha256(path), "rows": rows, "options": options},
-            )
-    except DatasetGenerationError as error:
-        if isinstance(error.__cause__, DamagedFileError):
-            raise error.__cause__ from None
-        raise
+    content = json.dumps([sha256(path), rows.__module__, rows.__qualname__, options])
+    kept = cache_path("datasets", hashlib.sha256(content.encode()).hexdigest()[:24])
+    if not is_whole(kept):
+        with atomic_folder(kept) as folder:
+            _write_table(folder / _TABLE, rows(path, **options))
+            write_checksums(folder, [_TABLE])
+    verify_checksums(kept, f"Delete {kept}; it is made again.")
+    return Dataset.from_file(str(kept / _TABLE))
 
 
-def _generate(path: str, content: str, rows: Callable[..., Iterator[dict]], options: dict[str, Any]) -> Iterator[dict]:
-    """The rows; ``content`` is there so that another content is another table."""
-    return rows(Path(path), **options)
+def _write_table(path: Path, rows: Iterator[dict[str, str]]) -> None:
+    """Rows of strings as Arrow's stream; no more of them in memory than a batch."""
+    import pyarrow as pa
+
+    batch = list(islice(rows, _BATCH))
+    schema = pa.schema([(name, pa.string()) for name in batch[0]])
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as stream:
+        while batch:
+            stream.write_batch(pa.RecordBatch.from_pylist(batch, schema))
+            batch = list(islice(rows, _BATCH))

@@ -22,7 +22,7 @@ from safetensors.numpy import load_file, save_file
 
 from ..corpora.public import chunks
 from ..errors import InvalidValueError
-from ..files import CHECKSUMS, atomic_folder, cache_path, verify_checksums, write_checksums
+from ..files import atomic_folder, cache_path, is_whole, verify_checksums, write_checksums
 from ..objectives import get as get_objective
 from .sources import INSTRUCTIONS, SOURCES, read
 
@@ -142,7 +142,7 @@ def _chunks(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int, s
     """:func:`~workbook.corpora.public.chunks`, kept in the cache: tokenizing all of wikitext-103 takes minutes."""
     content = hashlib.sha256(json.dumps([length, tokenizer.backend_tokenizer.to_str(), texts]).encode()).hexdigest()
     kept = cache_path("chunks", content[:24])
-    if not (kept / CHECKSUMS).is_file():
+    if not is_whole(kept):
         made = chunks(texts, tokenizer, length, f"training data {source}")
         with atomic_folder(kept) as folder:
             save_file({"chunks": made}, folder / "chunks.safetensors")
