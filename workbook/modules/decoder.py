@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from sentence_transformers.base.modules import InputModule
-from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .. import attention as attention_modes
 from .. import backbones
@@ -292,7 +292,7 @@ class Decoder(InputModule):
         options = dict(model_kwargs or {})
         decoder = backbones.load_decoder(
             folder,
-            dtype=options.get("dtype", AutoConfig.from_pretrained(folder).dtype or "auto"),
+            dtype=options.get("dtype", backbones.load_config(folder).dtype or "auto"),
             attn_implementation=options.get("attn_implementation", "auto"),
         )
         return cls._assembled(folder, decoder, backbones.load_tokenizer(folder), config)
