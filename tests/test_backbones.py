@@ -4,7 +4,6 @@ import pickle
 import shutil
 import subprocess
 import sys
-from functools import partial
 
 import pytest
 import torch

@@ -1,8 +1,11 @@
 """Bad input that crosses modules: what is not text, folders that can't be written, files that were damaged."""
 
 import contextlib
+import json
 import os
+import re
 import resource
+import shutil
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -17,6 +20,7 @@ from workbook import backbones, cli, evaluation, figures
 from workbook.data import rows as data
 from workbook.errors import DamagedFileError, InvalidValueError, OutputError, UnknownNameError
 from workbook.files import atomic_folder
+from workbook.modules import load_embedder
 from workbook.papers import claims
 from workbook.runs import notebook
 from workbook.scale import get_scale
@@ -196,13 +200,14 @@ def test_a_cache_that_can_only_be_read_serves_what_it_holds(place, monkeypatch):
     pairs.chmod(0o644)
     monkeypatch.setenv("WORKBOOK_CACHE", str(place / "cache"))
     read = partial(data.load, pairs, "contrastive", tokenizer=backbones.load_tokenizer("tiny-llama"), max_length=8)
-    with read_only(place / "cache"), pytest.raises(OutputError, match=r"^Could not write .*cache/datasets"):
-        read()
     made = read()
     for entry in (place / "cache").rglob("*"):
         entry.chmod(0o555 if entry.is_dir() else 0o444)
     with read_only(place / "cache"):
         assert read().fingerprint == made.fingerprint
+    monkeypatch.setenv("WORKBOOK_CACHE", str(place / "empty"))
+    with read_only(place / "empty"), pytest.raises(OutputError, match=r"^Could not write .*empty/datasets"):
+        read()
 
 
 @pytest.mark.parametrize("broken", [full, read_only], ids=lambda broken: broken.__name__)
@@ -264,3 +269,86 @@ def test_a_damaged_model_beside_a_sound_one(saved, tiny):
         backbones.resolve(str(saved))
     again = SentenceTransformer(str(saved), trust_remote_code=True, device="cpu", model_kwargs={"dtype": "float32"})
     np.testing.assert_array_equal(again.encode(["a"]), tiny.encode(["a"]))
+
+
+# Folders that bring code of their own
+
+
+@pytest.fixture
+def hostile(saved, tmp_path):
+    """A copy of a saved model, and code that must not be run."""
+    folder = shutil.copytree(saved, tmp_path / "model")
+    for file in (folder / "evil.py", folder / "workbook.py"):
+        file.write_text("open(__file__ + '.ran', 'w')\nfrom workbook.modules import Decoder as Evil\n")
+    return folder
+
+
+def rewritten(path, change):
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def first_type(name):
+    return lambda modules: modules[0].update(type=name)
+
+
+ROUTER = "sentence_transformers.base.modules.router.Router"
+DENSE = "sentence_transformers.base.modules.dense.Dense"
+
+
+def routed(folder):
+    """Foreign code one level down, where sentence-transformers' router looks for its modules."""
+    (folder / "0_Router").mkdir()
+    kinds = {"types": {"query_0": "evil.Evil"}, "structure": {"query": ["query_0"]}, "parameters": {}}
+    (folder / "0_Router" / "router_config.json").write_text(json.dumps(kinds))
+    rewritten(folder / "modules.json", lambda modules: modules[0].update(type=ROUTER, path="0_Router"))
+
+
+def activated(folder):
+    (folder / "2_Dense").mkdir()
+    config = {"in_features": 32, "out_features": 4, "activation_function": "evil.Evil"}
+    (folder / "2_Dense" / "config.json").write_text(json.dumps(config))
+    dense = {"idx": 2, "name": "2", "path": "2_Dense", "type": DENSE}
+    rewritten(folder / "modules.json", lambda modules: modules.append(dense))
+
+
+BRINGING = {
+    "its own module": lambda folder: rewritten(folder / "modules.json", first_type("evil.Evil")),
+    "a module that goes by our name": lambda folder: rewritten(folder / "modules.json", first_type("workbook.Evil")),
+    "something of another package": lambda folder: rewritten(folder / "modules.json", first_type("os.system")),
+    "a function of ours": lambda folder: rewritten(folder / "modules.json", first_type("workbook.cli.main")),
+    "a router's module": routed,
+    "an activation": activated,
+}
+
+
+@pytest.mark.parametrize("bring", BRINGING.values(), ids=BRINGING)
+def test_evaluate_runs_no_code_of_a_folder(bring, hostile, monkeypatch, capsys):
+    bring(hostile)
+    monkeypatch.setattr("sys.argv", ["workbook", "evaluate", str(hostile), "--scale", "quick"])
+    with pytest.raises(SystemExit) as exit:
+        cli.main()
+    told = capsys.readouterr().err
+    assert exit.value.code == 2
+    assert re.search(r"got '(evil\.Evil|workbook\.Evil|os\.system|workbook\.cli\.main)'\. Read that code", told)
+    assert "--trust-remote-code" in told
+    assert len(told.splitlines()) == 1
+    assert not [*hostile.rglob("*.ran")]
+
+
+def test_code_of_a_folder_runs_where_it_is_allowed(hostile, tiny):
+    rewritten(hostile / "modules.json", first_type("evil.Evil"))
+    model = load_embedder(hostile, trust_remote_code=True, device="cpu", model_kwargs={"dtype": "float32"})
+    np.testing.assert_array_equal(model.encode(["a"]), tiny.encode(["a"]))
+
+
+def test_code_of_a_folder_inside_a_hybrid_is_not_run(hostile, tiny, tmp_path):
+    workbook.hybrid(tiny, tiny).save(str(tmp_path / "both"))
+    load_embedder(tmp_path / "both", device="cpu")
+    shutil.rmtree(tmp_path / "both" / "second")
+    rewritten(hostile / "modules.json", first_type("evil.Evil"))
+    shutil.copytree(hostile, tmp_path / "both" / "second")
+    with pytest.raises(InvalidValueError, match=r"both/second: expected .* got 'evil\.Evil'"):
+        load_embedder(tmp_path / "both", device="cpu")
+    assert not [*tmp_path.rglob("*.ran")]
