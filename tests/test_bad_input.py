@@ -20,10 +20,12 @@ from workbook import backbones, cli, evaluation, figures
 from workbook.data import rows as data
 from workbook.errors import DamagedFileError, InvalidValueError, OutputError, UnknownNameError
 from workbook.files import atomic_folder
+from workbook.methods import METHODS
 from workbook.modules import load_embedder
 from workbook.papers import claims
 from workbook.runs import notebook
 from workbook.scale import get_scale
+from workbook.texts import LONGEST
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +55,54 @@ def test_a_chat_is_refused_by_sentence_transformers(tiny):
 def test_an_instruction_that_is_not_text_is_refused(tiny):
     with pytest.raises(InvalidValueError, match=r"instruction \(prompt\): expected a string, or None for none, got 3"):
         tiny.encode(["a"], prompt=3)
+
+
+@pytest.mark.parametrize("method", ["mean", "echo", "causal2vec"])
+def test_half_a_surrogate_pair_is_refused_by_its_place(method):
+    model = workbook.build(method, "tiny-llama", dtype="float32", device="cpu")
+    told = r"expected strings that UTF-8 can hold, got '\\ud83d!'\. Drop that half of a surrogate pair, character 6"
+    with pytest.raises(InvalidValueError, match=f"^texts: {told}"):
+        model.encode(["fine", "half \ud83d!"])
+    with pytest.raises(InvalidValueError, match=rf"^instruction \(prompt\): {told}"):
+        model.encode(["fine"], prompt="half \ud83d!")
+
+
+def test_a_text_of_absurd_length_is_refused_before_it_is_tokenized(tiny):
+    long = "a" * (LONGEST + 1)
+    told = r"expected at most 5,000,000 characters in a text, got '5,000,001 characters: aaaa.*Cut it"
+    with pytest.raises(InvalidValueError, match=f"^texts: {told}"):
+        tiny.encode(["fine", long])
+    with pytest.raises(InvalidValueError, match=rf"^instruction \(prompt\): {told}"):
+        tiny.encode(["fine"], prompt=long)
+
+
+@pytest.mark.parametrize("ids", [[], [3, -1], [3, 259], [10**12]])
+def test_token_ids_that_are_none(tiny, ids):
+    with pytest.raises(
+        InvalidValueError, match=r"inputs: expected rows of token ids, one or more from 0 to 258, got \["
+    ):
+        tiny.preprocess([[3, 4], ids])
+
+
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory):
+    """A backbone whose tokenizer has neither EOS nor PAD."""
+    folder = str(tmp_path_factory.mktemp("endless"))
+    tokenizer = backbones.load_tokenizer("tiny-llama")
+    tokenizer.eos_token = tokenizer.pad_token = None
+    tokenizer.save_pretrained(folder)
+    backbones.load_decoder("tiny-llama", dtype="float32", lm_head=True).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_tokenizer_without_eos_and_pad(method, endless):
+    model = workbook.build(method, endless, dtype="float32", device="cpu")
+    texts = ["short", "a text that is longer", "one that is a little longer still"]
+    alone = np.concatenate([model.encode([text]) for text in texts])
+    np.testing.assert_allclose(model.encode(texts), alone, atol=1e-5)
+    with pytest.raises(InvalidValueError, match=r"^texts: expected words, since this tokenizer has no EOS .* got ''\."):
+        model.encode(["short", ""])
 
 
 @pytest.mark.parametrize("length", [-1, 0, 2.5, True, None, "64"])

@@ -22,6 +22,7 @@ from workbook.data.sources import _sentences
 from workbook.errors import DamagedFileError, InvalidValueError, MissingDataError, UnknownNameError
 from workbook.files import ROOT, cache_path
 from workbook.objectives import Contrastive
+from workbook.texts import LONGEST
 
 TOKENIZER = backbones.load_tokenizer("tiny-llama")
 QUESTIONS = [{"query": f"question {number}", "positive": f"answer {number}"} for number in range(6)]
@@ -552,6 +553,17 @@ def test_too_little_that_differs(write):
     given = [{**row, "instruction": str(number)} for number, row in enumerate(QUESTIONS)]
     with pytest.raises(InvalidValueError, match=r"alone\.jsonl: expected .*got 'alone/1: 1, alone/2: 1"):
         load(write("alone.jsonl", jsonl(given)), "contrastive")
+
+
+def test_a_text_of_absurd_length_is_named_by_its_row(write):
+    long = "a" * (LONGEST + 1)
+    told = r"expected at most 5,000,000 characters in a text, got '5,000,001 characters: aaaa.*Cut it"
+    path = write("mine.jsonl", jsonl([*QUESTIONS, {"query": "long", "positive": long}]))
+    with pytest.raises(InvalidValueError, match=f"^mine, row 7: {told}"):
+        load(path, "contrastive")
+    path = write("texts.jsonl", jsonl([{"text": "short"}, {"text": long}]))
+    with pytest.raises(InvalidValueError, match=f"^texts, row 2: {told}"):
+        load(path, "simcse")
 
 
 def test_repeated_chunks_are_left_out_without_a_word(write, recwarn):

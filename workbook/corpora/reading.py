@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import DamagedFileError, MissingDataError
 from ..files import atomic_folder, cache_path, is_whole, sha256, verify_checksums, write_checksums
+from ..texts import is_text
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -227,7 +228,7 @@ def rows_of(
                 raise DamagedFileError(f"{path}, line {number}: expected a field {field}, got {got}. {GET_AGAIN}")
         values = {field: row[field] for field in fields} | {field: row.get(field) or "" for field in optional}
         for field, value in values.items():
-            if not _is_text(value) or (field in fields and not value.strip()):
+            if not is_text(value) or (field in fields and not value.strip()):
                 got = repr(value)[:60]
                 raise DamagedFileError(f"{path}, line {number}, field {field}: expected text, got {got}. {GET_AGAIN}")
         yield values | {field: values[field].strip() for field in optional}
@@ -236,14 +237,6 @@ def rows_of(
         raise DamagedFileError(
             f"{path}: expected at least {least} row{'s'[: least > 1]} ({', '.join(fields)}), got {count}. {GET_AGAIN}"
         )
-
-
-def _is_text(value: Any) -> bool:
-    """Whether it is a string that UTF-8 can hold: JSON can escape half of a surrogate pair, and nothing reads that."""
-    try:
-        return isinstance(value, str) and value.encode() is not None
-    except UnicodeEncodeError:
-        return False
 
 
 def arrow(path: Path, rows: Callable[..., Iterator[dict[str, str]]], **options: Any) -> Dataset:

@@ -24,6 +24,7 @@ from ..corpora.public import chunks
 from ..errors import InvalidValueError
 from ..files import atomic_folder, cache_path, is_whole, verify_checksums, write_checksums
 from ..objectives import get as get_objective
+from ..texts import check_text
 from .sources import INSTRUCTIONS, SOURCES, read
 
 if TYPE_CHECKING:
@@ -101,8 +102,8 @@ def load(
         UnknownNameError: No such source, objective or kind of file.
         MissingDataError: No such file, or the public data are nowhere.
         InvalidValueError: A source that has not what the objective reads, too little text for a chunk, too few rows
-            that differ, an impossible limit, hard negatives that nothing reads, or a blend of rows with and without
-            them.
+            that differ, a text of more than ``workbook.texts.LONGEST`` characters, an impossible limit, hard negatives
+            that nothing reads, or a blend of rows with and without them.
         DamagedFileError: A file with a missing, blank or non-string field, or without rows; the message names file,
             line and field.
 
@@ -185,6 +186,9 @@ def _part(name: str, dataset: Dataset, prompts: dict[str, str] | None = None, ro
     digests, own, false = [], [], []
     for batch in dataset.iter(1000):
         for values in zip(*batch.values(), strict=True):
+            if dataset.column_names[0] != "chunk":
+                for text in values:
+                    check_text(f"{name}, row {rows[len(digests)] + 1}", text)
             if dataset.column_names[0] == "query":
                 query, positive, *negatives = (text.strip() for text in values)
                 if query == positive:
