@@ -225,6 +225,10 @@ def test_an_encoder_of_foreign_code_is_refused_by_its_name(tmp_path):
     (folder / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(InvalidValueError, match=r"without code of its own, got 'evil\.Transformer'\. Read that code"):
         backbones.load_encoder(folder, device="cpu")
+    (folder / "modules.json").write_text(text)
+    configured(**FOREIGN)(folder)
+    with pytest.raises(InvalidValueError, match=r"without code of its own, got .*auto_map.*\. Read that code"):
+        backbones.load_encoder(folder, device="cpu")
 
 
 @pytest.mark.parametrize("left", [[], ["checksums.json", "config.json"], ["model.safetensors"]])
@@ -339,6 +343,8 @@ def test_an_encoder_is_no_backbone():
 def test_a_device_that_is_not_there(device):
     with pytest.raises(InvalidValueError, match="device: expected cpu, or a device that torch finds here"):
         backbones.load_decoder("tiny-llama", device=device)
+    with pytest.raises(InvalidValueError, match="device: expected cpu, or a device that torch finds here"):
+        backbones.load_encoder("minilm", device=device)
 
 
 def test_half_a_download_is_no_snapshot(tmp_path):

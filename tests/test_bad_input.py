@@ -387,6 +387,26 @@ def test_evaluate_runs_no_code_of_a_folder(bring, hostile, monkeypatch, capsys):
     assert not [*hostile.rglob("*.ran")]
 
 
+def test_a_model_without_checksums_is_read_as_carefully(saved, tmp_path):
+    """As one that somebody else made."""
+    folder = shutil.copytree(saved, tmp_path / "model")
+    (folder / "checksums.json").unlink()
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(DamagedFileError, match=rf"Expected a model .* in {weights}, got SafetensorError"):
+        load_embedder(folder, device="cpu")
+
+
+def test_weights_of_a_pooling_that_are_cut(tmp_path):
+    workbook.build("nv-embed", "tiny-llama", device="cpu").save(str(tmp_path))
+    (folder,) = tmp_path.glob("1_*")
+    (folder / "checksums.json").unlink()
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(DamagedFileError, match=rf"Expected a saved LatentAttention in {weights}, got SafetensorError"):
+        SentenceTransformer(str(tmp_path), trust_remote_code=True, device="cpu")
+
+
 def test_code_of_a_folder_runs_where_it_is_allowed(hostile, tiny):
     rewritten(hostile / "modules.json", first_type("evil.Evil"))
     model = load_embedder(hostile, trust_remote_code=True, device="cpu", model_kwargs={"dtype": "float32"})

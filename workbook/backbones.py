@@ -309,6 +309,7 @@ def load_encoder(name: str = "minilm", **kwargs: Any) -> SentenceTransformer:
     """
     from sentence_transformers import SentenceTransformer
 
+    capability(kwargs.get("device"))  # refuses one that is not there
     folder = resolve(name)
     model_kwargs = {"use_safetensors": True} | kwargs.pop("model_kwargs", {})  # nothing is unpickled
     with loading(folder, "an encoder that sentence-transformers can load", TRUST):
@@ -381,6 +382,10 @@ def loading(
     except (WorkbookError, MemoryError):
         raise
     except Exception as error:  # a damaged file ends in whatever its reader meets first
+        import torch  # the block has done so
+
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
         reason = textwrap.shorten(str(error), 240).rstrip(".")
         if "trust_remote_code" in str(error):
             named = re.search(r"class '(.+?)'", str(error))

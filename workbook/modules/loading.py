@@ -28,6 +28,7 @@ def load_embedder(folder: str | os.PathLike, *, trust_remote_code: bool = False,
 
     Raises:
         InvalidValueError: The model needs other code, which was not allowed; the message names the class.
+            Or a device that is not there.
         DamagedFileError: A file can't be read, or its content is not what was saved.
 
     Example:
@@ -38,12 +39,18 @@ def load_embedder(folder: str | os.PathLike, *, trust_remote_code: bool = False,
         (1, 32)
     """
     folder = Path(folder)
+    backbones.capability(options.get("device"))  # refuses one that is not there
+    model_kwargs = {"use_safetensors": True} | options.pop("model_kwargs", {})  # nothing is unpickled
     with backbones.loading(folder, "a model that sentence-transformers can load", backbones.TRUST):
         if not trust_remote_code:
             _refuse_activations(folder)
         # Classes that are given are not looked up by name: all others meet sentence-transformers' own refusal.
         return SentenceTransformer._load_with_module_classes(
-            str(folder), dict(_own(Module)), trust_remote_code=trust_remote_code, **options
+            str(folder),
+            dict(_own(Module)),
+            trust_remote_code=trust_remote_code,
+            model_kwargs=model_kwargs,
+            **options,
         )
 
 
