@@ -71,7 +71,7 @@ CARRIED = {
 }
 
 
-TRUST = "Read that code, and if you trust it allow it: trust_remote_code=True, or --trust-remote-code."
+TRUST = "Read that code, and if you trust it allow it: trust_remote_code=True, or evaluate --trust-remote-code."
 _WAY_OUT = "Restore it from its source, or save the model again."
 
 _BFLOAT16 = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 BF16"}
@@ -348,14 +348,14 @@ def from_folder(factory: Any, folder: Path, **options: Any) -> PreTrainedModel:
         )
     missing = sorted(report["missing_keys"])
     head = getattr(model.get_output_embeddings(), "weight", None)
-    if missing and all(model.get_parameter(name) is head for name in missing):
+    if missing and {*missing} <= {name for name, weights in model.named_parameters() if weights is head}:
         raise ModelNotFoundError(
             f"Expected a language-model head in {folder}, found a decoder without one. Name the backbone it came from."
         )
     if missing:
         raise DamagedFileError(
             f"Expected all weights of {type(model).__name__} in {folder}, as its config.json says, found none for "
-            f"{missing[0]} and {len(missing) - 1} others. {_WAY_OUT}"
+            f"{len(missing)}, the first {missing[0]}. {_WAY_OUT}"
         )
     return model
 

@@ -184,12 +184,12 @@ def _part(name: str, dataset: Dataset, prompts: dict[str, str] | None = None, ro
     """A data set without the rows that teach nothing, which a warning counts and names by their places in the file."""
     rows = np.arange(len(dataset)) if rows is None else rows
     digests, own, false = [], [], []
+    first_column = dataset.column_names[0]
     for batch in dataset.iter(1000):
         for values in zip(*batch.values(), strict=True):
-            if dataset.column_names[0] != "chunk":
-                for text in values:
-                    check_text(f"{name}, row {rows[len(digests)] + 1}", text)
-            if dataset.column_names[0] == "query":
+            for text in values if first_column != "chunk" else ():
+                check_text(f"{name}, row {rows[len(digests)] + 1}", text)
+            if first_column == "query":
                 query, positive, *negatives = (text.strip() for text in values)
                 if query == positive:
                     own.append(len(digests))
@@ -199,7 +199,7 @@ def _part(name: str, dataset: Dataset, prompts: dict[str, str] | None = None, ro
     ordered, first = np.unique(np.array(digests, dtype="S32"), return_index=True)
     again = np.setdiff1d(np.arange(len(digests)), first)
     reasons = {"repeat another": again, "have their query as positive": own, "have their positive as negative": false}
-    if dataset.column_names[0] == "chunk":
+    if first_column == "chunk":
         reasons = {}  # where running text happens to be cut is nobody's mistake, and the chunks are in no file
     for reason, places in reasons.items():
         if len(places):

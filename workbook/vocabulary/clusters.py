@@ -27,7 +27,7 @@ from torch.nn.functional import normalize
 
 from ..backbones import capability, load_head
 from ..errors import DamagedFileError, InvalidValueError, MissingDataError
-from ..files import CHECKSUMS, atomic_folder, cache_path, verify_checksums, write_checksums
+from ..files import CHECKSUMS, atomic_folder, cache_path, is_whole, verify_checksums, write_checksums
 from .kmeans import KMeans, Rows
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def clusters_of(backbone: str, k: int, *, spherical: bool = True, seed: int = 0)
     device = torch.device(capability()["device"])
     content = [_VERSION, head_sha256(head), k, spherical, seed, ITERATIONS, device.type]
     kept = cache_path("clusters", hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()[:24])
-    if not (kept / CHECKSUMS).is_file():
+    if not is_whole(kept):
         cluster_head(head.to(device), k, spherical=spherical, seed=seed).save(kept)
     verify_checksums(kept, f"Delete {kept}; it is made again.")
     return Clusters.load(kept)
