@@ -370,6 +370,12 @@ def test_fields_that_are_not_read_are_told(write):
         load(path, "contrastive")
 
 
+@pytest.mark.filterwarnings("ignore:.*fields are not read")
+def test_columns_without_a_name_may_be_several(write):
+    path = write("mine.csv", "query,positive,,\na,b,,\nc,d,,\n")
+    assert sorted(rows(load(path, "contrastive").datasets["mine"])) == [("a", "b"), ("c", "d")]
+
+
 def test_a_long_field_of_a_table_is_read_and_the_limit_of_others_stays(write):
     long = "word " * 30_000 + "end"
     before = csv.field_size_limit()
@@ -477,6 +483,7 @@ def test_limits_that_are_none(limit):
         ('{"query": "\\ud800", "positive": "b"}', "line 1, field query: expected text, got '.ud800'"),
         (jsonl(QUESTIONS) + '{"query": "a', "line 7: expected JSON"),
         (jsonl(QUESTIONS) + "[1]", "line 7: expected an object"),
+        ('{"query": "a", "positive": "b", "positive": "c"}', "line 1: expected JSON, got several fields named 'pos"),
         (jsonl(QUESTIONS) + "[" * 100_000, "line 7: expected JSON, got maximum recursion depth"),
         (jsonl(QUESTIONS).encode() + b'{"query": "\xff"}\n', "line 7: expected UTF-8"),
         (jsonl([{"text": "a"}] * 2), "expected pairs, in fields query and positive; got texts.*simcse"),

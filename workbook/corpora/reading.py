@@ -11,7 +11,7 @@ import re
 import threading
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -157,7 +157,8 @@ def records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         The number of a line, from 1 (of a row of several lines the last), and the values by field.
 
     Raises:
-        DamagedFileError: A line that is no JSON object, or a row that is not as long as the header.
+        DamagedFileError: A line that is no JSON object, a row that is not as long as the header, or a name of two
+            fields.
     """
     if path.suffix.lower() == ".csv":
         yield from _csv_records(path)
@@ -166,12 +167,24 @@ def records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = json.loads(line, object_pairs_hook=_once)
         except (ValueError, RecursionError) as error:
             raise DamagedFileError(f"{path}, line {number}: expected JSON, got {error}. {GET_AGAIN}") from error
         if not isinstance(row, dict):
             raise DamagedFileError(f"{path}, line {number}: expected an object, got {line[:60]!r}. {GET_AGAIN}")
         yield number, row
+
+
+def _once(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these fields: of two with one name JSON would keep the last, without a word."""
+    row = dict(fields)
+    if len(row) < len(fields):
+        raise ValueError(f"several fields named {_repeated(name for name, _ in fields)}")
+    return row
+
+
+def _repeated(names: Iterable[str]) -> str:
+    return ", ".join(repr(name) for name, count in Counter(names).items() if count > 1)
 
 
 def _csv_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -180,10 +193,10 @@ def _csv_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     quotes = "Put a text that holds a comma, a quote or a line break between double quotes, and double its own."
     try:
         header = _next_row(table) or []
-        if again := [name for name, count in Counter(header).items() if count > 1]:
+        if again := _repeated(filter(None, header)):  # spreadsheets leave columns without a name behind
             raise DamagedFileError(
-                f"{path}, line {table.line_num}: expected columns of different names, got several named "
-                f"{', '.join(map(repr, again))}. Name each once, such as negative_1 and negative_2."
+                f"{path}, line {table.line_num}: expected columns of different names, got several named {again}. "
+                "Name each once, such as negative_1 and negative_2."
             )
         for row in filter(None, iter(lambda: _next_row(table), None)):
             if len(row) != len(header):
