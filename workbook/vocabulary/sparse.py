@@ -42,7 +42,7 @@ def sparse(vectors: Any, top: int) -> list[dict[int, float]]:
     if rows.ndim != 2 or rows.dtype.kind not in "fiu":
         raise InvalidValueError("vectors", "numbers (texts, clusters)", f"{rows.dtype} {rows.shape}")
     if not ((rows >= 0) & (rows < np.inf)).all():  # false for what is no number, too
-        raise InvalidValueError("vectors", "weights of 0 or more, and finite", "others", "Are they of a lexicon model?")
+        raise InvalidValueError("vectors", "weights of 0 or more, finite", "others", "Are they from a lexicon model?")
     found = []
     for row in rows:
         clusters = row.nonzero()[0]
