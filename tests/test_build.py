@@ -12,6 +12,7 @@ import workbook
 from workbook.corpora import authored
 from workbook.errors import InvalidValueError, UnknownNameError
 from workbook.methods import icl
+from workbook.modules import load_embedder
 
 TEXTS = [
     "Basil likes warm soil.",
@@ -88,6 +89,8 @@ def test_saved_and_loaded_by_plain_sentence_transformers(method, mode, tmp_path)
     assert again[0].attention == mode
     assert again.max_seq_length == 120
     assert workbook.attention.probe(again[0].decoder) == mode
+    ours = load_embedder(tmp_path / "model", device="cpu", model_kwargs={"dtype": "float32"})
+    np.testing.assert_array_equal(ours.encode(TEXTS), again.encode(TEXTS))
 
 
 def test_instruction_steers_but_is_not_pooled():

@@ -29,7 +29,7 @@ from torch.nn.functional import normalize
 
 from ..backbones import load_head
 from ..errors import DamagedFileError, InvalidValueError, MissingDataError
-from ..files import CHECKSUMS, atomic_folder, cache_path, verify_checksums, write_checksums
+from ..files import CHECKSUMS, atomic_folder, cache_path, is_whole, verify_checksums, write_checksums
 from ..resolved import digest
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def clusters_of(backbone: str, k: int, *, spherical: bool = True, seed: int = 0)
     head = load_head(backbone).weight.detach()
     k, seed = _checked(head, k, spherical, seed)  # before they name a folder
     kept = cache_path("clusters", digest([_VERSION, head_sha256(head), k, spherical, seed, ITERATIONS])[:24])
-    if not (kept / CHECKSUMS).is_file():
+    if not is_whole(kept):
         cluster_head(head, k, spherical=spherical, seed=seed).save(kept)
     verify_checksums(kept, f"Delete {kept}; it is made again.")
     return Clusters.load(kept)
