@@ -1,5 +1,6 @@
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -129,6 +130,132 @@ def test_pickled_weights_are_not_loaded(tmp_path):
         backbones.load_decoder(str(tmp_path))
 
 
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sound") / "backbone"
+    for part in (backbones.load_decoder("tiny-llama", dtype="float32"), backbones.load_tokenizer("tiny-llama")):
+        part.save_pretrained(folder)
+    return folder
+
+
+def cut(name):
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:-100])
+
+
+def emptied(name):
+    return lambda folder: (folder / name).write_text("")
+
+
+def configured(**fields):
+    def change(folder):
+        config = json.loads((folder / "config.json").read_text()) | fields
+        (folder / "config.json").write_text(json.dumps(config))
+
+    return change
+
+
+FOREIGN = {"model_type": "own", "auto_map": {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}}
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "message"),
+    [
+        (cut("model.safetensors"), DamagedFileError, r"model\.safetensors, got SafetensorError: .*Restore it"),
+        (emptied("model.safetensors"), DamagedFileError, r"model\.safetensors, got SafetensorError: .*Restore it"),
+        (emptied("tokenizer.json"), DamagedFileError, r"Expected a tokenizer .* in .*/tokenizer\.json, got JSONDecode"),
+        (
+            lambda folder: (folder / "tokenizer.json").unlink(),
+            DamagedFileError,
+            r"Expected a tokenizer \(tokeni",
+        ),
+        (configured(model_type="own"), DamagedFileError, r"transformers can load in .*, got ValueError: .*`own`"),
+        (configured(num_attention_heads=5), DamagedFileError, "hidden size .* not a multiple"),
+        (configured(hidden_size="wide"), DamagedFileError, "'hidden_size' expected int"),
+        (
+            configured(hidden_size=64),
+            DamagedFileError,
+            r"Expected embed_tokens\.weight of shape \(259, 64\) .*\(259",
+        ),
+        (configured(num_hidden_layers=3), DamagedFileError, r"found none for 9, the first layers\.2\.\S+\. Restore"),
+        (lambda folder: (folder / "config.json").write_text("[1]"), DamagedFileError, r"config\.json: .*got a list"),
+        (
+            configured(**FOREIGN),
+            InvalidValueError,
+            r"without code of its own, got .*auto_map.* Name a model of",
+        ),
+    ],
+)
+def test_a_backbone_that_can_not_be_loaded_is_one_error_of_one_line(damage, error, message, sound, tmp_path, capfd):
+    folder = shutil.copytree(sound, tmp_path / "backbone")
+    (folder / "evil.py").write_text("raise SystemExit('foreign code was run')")
+    damage(folder)
+    capfd.readouterr()
+    with pytest.raises(error, match=message) as raised:
+        (backbones.load_decoder(folder, dtype="float32"), backbones.load_tokenizer(folder))
+    assert str(folder) in str(raised.value)
+    assert len(str(raised.value).splitlines()) == 1
+    assert "[y/N]" not in "".join(capfd.readouterr())
+
+
+class Payload:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def test_an_encoder_in_a_pickle_is_not_unpickled(tmp_path):
+    folder = shutil.copytree(backbones.resolve("minilm"), tmp_path / "encoder")
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Payload(tmp_path / "ran")))
+    with pytest.raises(DamagedFileError, match=r"Expected an encoder .* in .*encoder, got OSError: .*safetensors"):
+        backbones.load_encoder(folder, device="cpu")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_an_encoder_of_foreign_code_is_refused_by_its_name(tmp_path):
+    folder = shutil.copytree(backbones.resolve("minilm"), tmp_path / "encoder")
+    (folder / "evil.py").write_text("raise SystemExit('foreign code was run')")
+    text = (folder / "modules.json").read_text()
+    modules = json.loads(text)
+    modules[0]["type"] = "evil.Transformer"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(InvalidValueError, match=r"without code of its own, got 'evil\.Transformer'\. Read that code"):
+        backbones.load_encoder(folder, device="cpu")
+    (folder / "modules.json").write_text(text)
+    configured(**FOREIGN)(folder)
+    with pytest.raises(InvalidValueError, match=r"without code of its own, got .*auto_map.*\. Read that code"):
+        backbones.load_encoder(folder, device="cpu")
+
+
+@pytest.mark.parametrize("left", [[], ["checksums.json", "config.json"], ["model.safetensors"]])
+def test_a_converted_folder_that_was_cleaned_is_converted_again(left, sound, tmp_path, monkeypatch):
+    """What cleans a cache takes files by their age. Instead of the conversion, which takes long, a copy."""
+    monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path))
+    monkeypatch.setattr(
+        backbones, "_convert_gguf", lambda _, folder: shutil.copytree(sound, folder, dirs_exist_ok=True)
+    )
+    converted = backbones.resolve(SMOL)
+    assert status(SMOL) == "ready"
+    for file in converted.iterdir():
+        if file.name not in left:
+            file.unlink()
+    assert status(SMOL) == "not converted"
+    assert backbones.resolve(SMOL) == converted
+    assert backbones.load_tokenizer(SMOL)("a")["input_ids"]
+    for file in converted.iterdir():
+        file.unlink()
+    monkeypatch.setattr(backbones, "_package_file", lambda model: None)
+    assert status(SMOL) == "missing"
+
+
+def status(name):
+    return {row["name"]: row["status"] for row in backbones.available()}[name]
+
+
 def test_content_is_that_of_weights_and_configuration_wherever_they_lie(tmp_path, monkeypatch):
     folder = tmp_path / "minilm"
     shutil.copytree(backbones.resolve("minilm"), folder)
@@ -216,6 +343,8 @@ def test_an_encoder_is_no_backbone():
 def test_a_device_that_is_not_there(device):
     with pytest.raises(InvalidValueError, match="device: expected cpu, or a device that torch finds here"):
         backbones.load_decoder("tiny-llama", device=device)
+    with pytest.raises(InvalidValueError, match="device: expected cpu, or a device that torch finds here"):
+        backbones.load_encoder("minilm", device=device)
 
 
 def test_half_a_download_is_no_snapshot(tmp_path):

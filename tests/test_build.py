@@ -12,6 +12,7 @@ import workbook
 from workbook.corpora import authored
 from workbook.errors import InvalidValueError, UnknownNameError
 from workbook.methods import icl
+from workbook.modules import load_embedder
 
 TEXTS = [
     "Basil likes warm soil.",
@@ -21,6 +22,8 @@ TEXTS = [
     "naïve café, 3½ limes 😀 終わり",
 ]
 INSTRUCTION = "Given a question about gardening, find notes that help answer it"
+POOLED = ("mean", "weighted-mean", "last-token", "nv-embed", "lens", "causal2vec")
+"""A method for each kind of pooling, and the one with an encoder in front."""
 CASES = [(method, mode) for method in workbook.METHODS for mode in ("causal", "bidirectional")]
 
 
@@ -32,8 +35,12 @@ def close(a, b, atol=1e-5):
     np.testing.assert_allclose(a, b, atol=atol, rtol=0)
 
 
-@pytest.mark.parametrize(("method", "mode"), CASES)
-@pytest.mark.parametrize("backbone", ["tiny-llama", "tiny-mistral", "tiny-qwen2"])
+# Attention and backbone have no part in how a method pools: each of them meets each kind of pooling once.
+@pytest.mark.parametrize(
+    ("method", "mode", "backbone"),
+    [(method, mode, "tiny-mistral") for method, mode in CASES]
+    + [(method, "causal", other) for method in POOLED for other in ("tiny-llama", "tiny-qwen2")],
+)
 def test_batch_size_order_and_padding_side_change_nothing(method, mode, backbone):
     model = build(method, mode, backbone)
     expected = model.encode(TEXTS, prompt=INSTRUCTION)
@@ -82,6 +89,8 @@ def test_saved_and_loaded_by_plain_sentence_transformers(method, mode, tmp_path)
     assert again[0].attention == mode
     assert again.max_seq_length == 120
     assert workbook.attention.probe(again[0].decoder) == mode
+    ours = load_embedder(tmp_path / "model", device="cpu", model_kwargs={"dtype": "float32"})
+    np.testing.assert_array_equal(ours.encode(TEXTS), again.encode(TEXTS))
 
 
 def test_instruction_steers_but_is_not_pooled():
@@ -122,17 +131,16 @@ def test_a_chat_template_changes_nothing():
     assert build("mean", "causal", "tiny-llama").tokenizer.chat_template is None  # and reaches no other model
 
 
+ODD = ("", " ", "\n\t", "\x00\x07\x1b", "😀👩‍👩‍👧‍👦", "word " * 2_000)
+
+
 @pytest.mark.parametrize("method", workbook.METHODS)
-@pytest.mark.parametrize(
-    "text",
-    ["", " ", "\n\t", "\x00\x07\x1b", "😀👩‍👩‍👧‍👦", "word " * 2_000],
-    ids=["empty", "blank", "breaks", "control", "emoji", "long"],
-)
-def test_odd_texts_have_finite_vectors(method, text):
+def test_odd_texts_have_finite_vectors(method):
     model = build(method, "causal", "tiny-llama", max_length=64)
-    vectors = model.encode([text, "an ordinary text"])
-    assert np.isfinite(vectors).all()
-    assert np.abs(vectors[0]).max() > 0
+    for text in ODD:
+        vectors = model.encode([text, "an ordinary text"])
+        assert np.isfinite(vectors).all(), text
+        assert np.abs(vectors[0]).max() > 0, text
 
 
 def test_no_texts_no_vectors():

@@ -170,9 +170,8 @@ def found(entry, wanted, tries=2000):
 
 
 @pytest.mark.parametrize("wanted", ["reproduced", "not reproduced"])
-@pytest.mark.parametrize("entry", claims.load().values(), ids=lambda entry: entry.id)
-def test_every_claim_of_the_project_can_succeed_and_fail(entry, wanted):
-    assert found(entry, wanted), f"no measured values make {entry.id} {wanted}: {entry.rule}"
+def test_every_claim_of_the_project_can_succeed_and_fail(wanted):
+    assert [name for name, entry in claims.load().items() if not found(entry, wanted)] == []
 
 
 @pytest.mark.parametrize(
@@ -191,11 +190,18 @@ def test_a_rule_that_can_not_fail_or_not_succeed_is_noticed(rule, never):
     assert found(claim(*rule), never) is None
 
 
-@pytest.mark.parametrize("entry", claims.load().values(), ids=lambda entry: entry.id)
-def test_a_rule_holds_on_the_papers_own_numbers_of_one_model_at_least(entry):
+def on_own_numbers(entry):
+    """The verdicts on a claim by what its paper prints, of the models of which it prints all."""
     complete = [numbers for numbers in entry.published.values() if set(entry.names()) <= set(numbers)]
-    verdicts = [judge(entry, {n: numbers[n] for n in entry.names()}, scale="paper").verdict for numbers in complete]
-    assert not complete or "reproduced" in verdicts
+    return {judge(entry, {n: numbers[n] for n in entry.names()}, scale="paper").verdict for numbers in complete}
+
+
+def test_rules_hold_on_the_papers_own_numbers():
+    """Of one model at least; but for LLM2Vec, whose models differ, of all."""
+    verdicts = {name: on_own_numbers(entry) for name, entry in claims.load().items() if on_own_numbers(entry)}
+    assert len(verdicts) > 50
+    assert [name for name, found in verdicts.items() if "reproduced" not in found] == []
+    assert {claims.get(name).paper for name, found in verdicts.items() if len(found) > 1} <= {"LLM2Vec"}
 
 
 @pytest.mark.parametrize(
@@ -449,12 +455,6 @@ def test_anchor_numbers_are_those_of_the_published_tables():
     assert models.keys() == {own for own, _, _ in tables}
     for own, named in models.items():
         assert named == {model for other, model, _ in tables if other == own}, own
-
-
-@pytest.mark.parametrize("entry", NV_EMBED + LENS + CAUSAL2VEC + ANCHOR, ids=lambda entry: entry.id)
-def test_rules_hold_on_the_papers_own_numbers_of_every_model(entry):
-    verdicts = {model: judge(entry, numbers, scale="paper").verdict for model, numbers in entry.published.items()}
-    assert set(verdicts.values()) == {"reproduced"}, verdicts
 
 
 def test_verdicts_merge_by_claim_and_come_back(tmp_path):

@@ -451,3 +451,12 @@ def test_older_forms_of_tasks_have_intervals_too(model, monkeypatch):
 def test_bad_input_is_named(model, arguments, error, message):
     with pytest.raises(error, match=message):
         evaluate(**{"model": model, **arguments})
+
+
+@pytest.mark.parametrize("suite", ["DocsRetrieval", "DocsReranking", "DocsPairs", "ParaphraseLadder"])
+def test_vectors_that_are_not_finite_get_no_score(suite):
+    ill = build()
+    ill[0].decoder.norm.weight.data[0] = float("nan")
+    told = rf"vectors of {suite}: expected finite numbers, got .NaN or inf for (\d+) of \1 texts, the first '\S"
+    with pytest.raises(InvalidValueError, match=told):
+        evaluate(ill, suite, scale=QUICK)

@@ -1,13 +1,11 @@
 """The gallery shows every committed figure, with its data, under the notebook that draws it."""
 
-import ast
 import re
 
-import nbformat
 import pandas as pd
 import pytest
 
-from workbook.experiments import differences, get
+from workbook.experiments import get
 from workbook.experiments.equal_budget import UNTRAINED
 from workbook.experiments.records import Record
 from workbook.files import ROOT
@@ -63,13 +61,3 @@ def test_what_is_drawn_of_records_is_of_todays(figure, column, averages):
     names = drawn[column] + states.map({"trained": "", "untrained": UNTRAINED})
     assert len(names) == names.nunique() > 7
     assert drawn["score"].tolist() == pytest.approx(averages.groupby("variant")["score"].mean()[names].tolist())
-
-
-def test_differences_that_are_drawn_are_those_of_todays_records_and_notebook(averages):
-    cells = nbformat.read(ROOT / "notebooks" / "07_compare.ipynb", as_version=4).cells
-    (source,) = (cell.source for cell in cells if cell.id == "before")
-    known = {}
-    exec(compile(ast.Module(ast.parse(source).body[:1], []), "before", "exec"), known)
-    found = differences(averages, known["added"], {"average": "average"}).set_index("pair")["points"]
-    drawn = pd.read_csv(FIGURES / "07_before.csv").query("task == 'average'").set_index("pair")["points"]
-    assert drawn.to_dict() == pytest.approx(found.to_dict())

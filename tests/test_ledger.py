@@ -149,6 +149,14 @@ def test_a_folder_without_verdicts_is_named(tmp_path):
         ledger.table(tmp_path / "absent")
 
 
+def without_comparisons(text, verdict="not reproduced"):
+    """The verdicts, that on lens-against-dense without the comparison that made it."""
+    entries = json.loads(text)
+    (entry,) = (one for one in entries if one["id"] == "lens-against-dense")
+    entry.update(clauses={}, verdict=verdict)
+    return json.dumps(entries)
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
@@ -165,10 +173,22 @@ def test_a_folder_without_verdicts_is_named(tmp_path):
         (
             lambda text: text.replace("lexicon > dense", "lexicon > dense + 5"),
             DamagedFileError,
-            r"claims\.json: expected .*'lens-against-dense' by its rule \['lexicon > dense'\], got .*04_lens again",
+            r"claims\.json: expected .*'lens-against-dense' by its rule \['lexicon > dense'\] .*, got .*04_lens again",
+        ),
+        (
+            lambda text: text.replace('"not reproduced"', '"reproduced"').replace('"fails"', '"holds"'),
+            DamagedFileError,
+            r"Expected verdicts in .*'reproduced' .* its numbers say 'not reproduced'.* run again",
+        ),
+        (without_comparisons, DamagedFileError, "its numbers say 'not tested at this scale'"),
+        (
+            lambda text: without_comparisons(text, "not tested at this scale"),
+            DamagedFileError,
+            r"'lens-against-dense' by its rule .* at scale cpu, got 'not tested at this scale' by \[\].*04_lens again",
         ),
     ],
-    ids=["truncated", "no list", "no verdict", "unreadable", "unmeasured", "unknown", "another rule"],
+    ids=["truncated", "no list", "no verdict", "unreadable", "unmeasured", "unknown", "another rule", "turned round",
+         "without comparisons", "as if untested"],
 )  # fmt: skip
 def test_bad_verdicts_are_refused_and_nothing_is_lost(run, change, error, message):
     path = run / "claims.json"

@@ -436,6 +436,8 @@ def test_sparse_products_approach_the_dense(tmp_path):
         (lambda path: sparse([["a"]], 1), "vectors"),
         (lambda path: sparse([[-1.0]], 1), "weights of 0 or more"),
         (lambda path: sparse([[float("nan")]], 1), "weights of 0 or more"),
+        (lambda path: sparse([[float("inf")]], 1), "weights of 0 or more, finite"),
+        (lambda path: write_index(path, ["a"], [[1.0, float("inf")]], 1), "weights of 0 or more, finite"),
         (lambda path: write_index(path, ["a", "a"], [[1.0], [2.0]], 1), "ids: expected 2 that differ"),
         (lambda path: write_index(path, ["a"], [[1.0], [2.0]], 1), "ids: expected 2 that differ"),
         (lambda path: write_index(path, ["a"], [[1.0]], 1, scale=0.5), "scale"),

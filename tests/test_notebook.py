@@ -148,5 +148,6 @@ def test_provenance_is_the_same_everywhere(start):
 
 def test_unwritable_output(start, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(OutputError, match="Choose a folder"):
-        start(output_dir=tmp_path / "file")
+    for folder in (tmp_path / "file", "/proc/x"):
+        with pytest.raises(OutputError, match="Choose a folder"):
+            start(output_dir=folder)

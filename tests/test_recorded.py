@@ -13,7 +13,8 @@ from workbook.experiments import RECORDED, Experiment, Record, Variant
 from workbook.files import ROOT
 
 KEYS = {"experiment", "description", "scale", "backbone", "backbone_sha256", "cells"}
-CELL = {"variant", "seed", "fingerprint", "data", "seconds", "device", "platform", "threads", "written", "versions"}
+CELL = {"variant", "seed", "fingerprint", "rows_sha256", "data", "seconds", "device", "platform", "threads", "written"}
+CELL |= {"versions"}
 
 
 STALE = {name for name in experiments.EXPERIMENTS if name.partition("_")[0].isdigit()}
@@ -142,11 +143,11 @@ def test_records_of_other_experiments_are_seen(folder, monkeypatch, changed, mes
     ("ending", "old", "new", "message"),
     [
         ("json", '"device": "', '"device": "/home/me ', "absolute path"),
-        ("json", '"device"', '"machine"', "says"),
+        ("json", '"device"', '"machine"', "a cell without device"),
         ("json", '"description"', '"why"', "keys"),
         ("json", '"tiny-llama"', '"tiny-qwen2"', "expected the name 02_small-quick-tiny-qwen2.json"),
         ("json", '"mteb"', '"metb"', "says"),
-        ("csv", "b,0", "c,0", "no rows of"),
+        ("csv", "b,0", "c,0", "other rows than were recorded for b, seed 0"),
         ("csv", "b,0", "c,0,1\nb,0", "not declared"),
         ("csv", "b,0", "b,1,1\nb,0", "of others"),
     ],

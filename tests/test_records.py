@@ -420,15 +420,15 @@ def test_nothing_is_recorded(record):
     ("file", "damage"),
     [
         ("csv", lambda text: None),
-        ("json", lambda text: None),
         ("csv", lambda text: ""),
         ("csv", lambda text: text.replace("variant", "variety")),
-        ("csv", lambda text: text.partition("\n")[0] + "\n"),
         ("csv", lambda text: text.replace(",2,", ",2,3,4,")),
         ("json", lambda text: text[:-9]),
         ("json", lambda text: "[]"),
         ("json", lambda text: "{}"),
         ("json", lambda text: text.replace("fingerprint", "print")),
+        ("json", lambda text: text.replace('"seconds"', '"minutes"')),
+        ("json", lambda text: text.replace('"rows_sha256"', '"rows"')),
     ],
 )
 def test_a_damaged_record_is_said_and_not_used(record, computed, file, damage):
@@ -446,6 +446,32 @@ def test_a_damaged_record_is_said_and_not_used(record, computed, file, damage):
     assert len(computed) == 1
 
 
+ROWS = {
+    "a number": lambda lines: [*lines[:-1], lines[-1][:-1] + ("2" if lines[-1][-1] == "1" else "1")],
+    "a row less": lambda lines: lines[:-1],
+    "no rows": lambda lines: [line for line in lines if not line.startswith("trained")],
+    "a row twice": lambda lines: [*lines, lines[-1]],
+    "another order": lambda lines: [*lines[:-2], *lines[:-3:-1]],
+}
+
+
+@pytest.mark.parametrize("change", ROWS.values(), ids=ROWS)
+def test_rows_that_were_not_written_so_are_refused_and_computed_again(record, computed, change):
+    made = record()
+    frame = made.fill([0])
+    changed = change(made.csv.read_text().splitlines())
+    made.csv.write_text("".join(f"{line}\n" for line in changed))
+    for use in (made.load, made.stale, made.provenance):
+        with pytest.raises(
+            DamagedFileError, match=r"got other rows than were recorded for trained, seed 0\. Restore both"
+        ):
+            use()
+    with pytest.warns(UserWarning, match=r"02_small.*\.csv: expected the rows that were recorded, .* trained, seed 0"):
+        pd.testing.assert_frame_equal(made.fill([0]), frame)
+    assert len(computed) == 3
+    pd.testing.assert_frame_equal(made.load(), frame)
+
+
 def test_rows_without_their_manifest_do_not_count(record, computed):
     """A recording that was killed between its two files goes on; the rows that it left are not there twice."""
     made = record()
@@ -456,6 +482,12 @@ def test_rows_without_their_manifest_do_not_count(record, computed):
     assert cells(made.load()) == CELLS[:1]
     pd.testing.assert_frame_equal(made.fill([0]), frame)
     assert len(computed) == 3
+    made.json.unlink()
+    assert not made.exists()
+    with pytest.raises(MissingDataError, match="found none"):
+        made.load()
+    pd.testing.assert_frame_equal(made.fill([0]), frame)
+    assert len(computed) == 5
 
 
 def test_names_are_kept_as_they_are(record):

@@ -20,8 +20,9 @@ from workbook.corpora.packages import write_table
 from workbook.data import rows as data
 from workbook.data.sources import _sentences
 from workbook.errors import DamagedFileError, InvalidValueError, MissingDataError, UnknownNameError
-from workbook.files import ROOT
+from workbook.files import ROOT, cache_path
 from workbook.objectives import Contrastive
+from workbook.texts import LONGEST
 
 TOKENIZER = backbones.load_tokenizer("tiny-llama")
 QUESTIONS = [{"query": f"question {number}", "positive": f"answer {number}"} for number in range(6)]
@@ -369,6 +370,60 @@ def test_fields_that_are_not_read_are_told(write):
         load(path, "contrastive")
 
 
+@pytest.mark.filterwarnings("ignore:.*fields are not read")
+def test_columns_without_a_name_may_be_several(write):
+    path = write("mine.csv", "query,positive,,\na,b,,\nc,d,,\n")
+    assert sorted(rows(load(path, "contrastive").datasets["mine"])) == [("a", "b"), ("c", "d")]
+
+
+def test_a_long_field_of_a_table_is_read_and_the_limit_of_others_stays(write):
+    long = "word " * 30_000 + "end"
+    before = csv.field_size_limit()
+    path = write("mine.csv", table([{"query": "long", "positive": long}, *QUESTIONS]))
+    assert long in load(path, "contrastive").datasets["mine"]["positive"][:]
+    assert csv.field_size_limit() == before < len(long)
+
+
+# The table in the cache
+
+
+def tables():
+    return [*cache_path("datasets").rglob("*.arrow")]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content.replace(b"answer 3", b"anther 3"),
+        lambda content: content[: len(content) // 2],
+        lambda content: b"",
+    ],
+    ids=["changed", "cut", "emptied"],
+)
+def test_a_table_that_was_damaged_is_not_read(damage, write):
+    path = write("mine.jsonl", jsonl(QUESTIONS))
+    load(path, "contrastive")
+    (kept,) = tables()
+    kept.write_bytes(damage(kept.read_bytes()))
+    with pytest.raises(DamagedFileError, match=rf"{kept}: expected sha256 .* Delete {kept.parent}; it is made again"):
+        load(path, "contrastive")
+
+
+@pytest.mark.parametrize("pattern", ["*.arrow", "*"])
+def test_a_table_of_which_something_was_cleaned_away_is_made_again(pattern, write):
+    path = write("mine.jsonl", jsonl(QUESTIONS))
+    load(path, "contrastive")
+    (kept,) = tables()
+    for file in kept.parent.glob(pattern):
+        file.unlink()
+    assert sorted(rows(load(path, "contrastive").datasets["mine"])) == rows_in(QUESTIONS)
+
+
+def test_a_file_of_many_rows_is_read_whole(write):
+    many = [{"query": f"q{number}", "positive": f"p{number}"} for number in range(2500)]
+    assert sorted(rows(load(write("mine.jsonl", jsonl(many)), "contrastive").datasets["mine"])) == sorted(rows_in(many))
+
+
 # Bad input
 
 NO_TEXT = {"query": "a", "positive": "b"}
@@ -428,6 +483,8 @@ def test_limits_that_are_none(limit):
         ('{"query": "\\ud800", "positive": "b"}', "line 1, field query: expected text, got '.ud800'"),
         (jsonl(QUESTIONS) + '{"query": "a', "line 7: expected JSON"),
         (jsonl(QUESTIONS) + "[1]", "line 7: expected an object"),
+        ('{"query": "a", "positive": "b", "positive": "c"}', "line 1: expected JSON, got several fields named 'pos"),
+        (jsonl(QUESTIONS) + "[" * 100_000, "line 7: expected JSON, got maximum recursion depth"),
         (jsonl(QUESTIONS).encode() + b'{"query": "\xff"}\n', "line 7: expected UTF-8"),
         (jsonl([{"text": "a"}] * 2), "expected pairs, in fields query and positive; got texts.*simcse"),
     ],
@@ -452,6 +509,10 @@ def test_jsonl_files_that_are_wrong(content, message, write):
         ('query,positive\na,b\nc,"d\n', "line 3: expected CSV, got unexpected end of data"),
         (b"query,positive\na,\xe9\n", "line 2: expected UTF-8, got byte 0xe9"),
         ("text\na\nb\n", "expected pairs, in fields query and positive; got texts"),
+        (
+            "query,positive,positive,note,note\na,b,c,d,e\n",
+            "line 1: expected columns of different names, got several named 'positive', 'note'",
+        ),
     ],
 )
 def test_csv_files_that_are_wrong(content, message, write):
@@ -499,6 +560,17 @@ def test_too_little_that_differs(write):
     given = [{**row, "instruction": str(number)} for number, row in enumerate(QUESTIONS)]
     with pytest.raises(InvalidValueError, match=r"alone\.jsonl: expected .*got 'alone/1: 1, alone/2: 1"):
         load(write("alone.jsonl", jsonl(given)), "contrastive")
+
+
+def test_a_text_of_absurd_length_is_named_by_its_row(write):
+    long = "a" * (LONGEST + 1)
+    told = r"expected at most 5,000,000 characters in a text, got '5,000,001 characters: aaaa.*Cut it"
+    path = write("mine.jsonl", jsonl([*QUESTIONS, {"query": "long", "positive": long}]))
+    with pytest.raises(InvalidValueError, match=f"^mine, row 7: {told}"):
+        load(path, "contrastive")
+    path = write("texts.jsonl", jsonl([{"text": "short"}, {"text": long}]))
+    with pytest.raises(InvalidValueError, match=f"^texts, row 2: {told}"):
+        load(path, "simcse")
 
 
 def test_repeated_chunks_are_left_out_without_a_word(write, recwarn):

@@ -317,8 +317,9 @@ def test_a_folder_that_is_gone_when_the_training_ends_is_made_again(own, tmp_pat
 
 
 def test_a_cache_that_is_only_read_is_enough_where_it_holds_the_stage(own, place, monkeypatch):
-    paths = {"simcse": shutil.copy(own["simcse"], place), "mntp": shutil.copy(own["mntp"], place)}
-    stages = [stage(paths, "mntp", steps=1, batch_size=4), stage(paths, steps=1)]
+    """Weights, chunks of a text, and a table of pairs."""
+    paths = {objective: shutil.copy(own[objective], place) for objective in ("mntp", "contrastive")}
+    stages = [stage(paths, "mntp", steps=1, batch_size=4), stage(paths, "contrastive", steps=1)]
     monkeypatch.setenv("WORKBOOK_CACHE", str(place / "cache"))
     first = into(place / "first", *stages)
     for folder in (place / "out", place / "another"):

@@ -7,8 +7,12 @@ of each architecture is there for tests.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
+import textwrap
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
@@ -17,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from .errors import DamagedFileError, InvalidValueError, ModelNotFoundError, UnknownNameError
-from .files import atomic_folder, cache_path, folder_sha256, sha256, verify_checksums, write_checksums
+from .errors import DamagedFileError, InvalidValueError, ModelNotFoundError, UnknownNameError, WorkbookError
+from .files import atomic_folder, cache_path, folder_sha256, is_whole, sha256, verify_checksums, write_checksums
 from .tiny import TINY, tiny_config, tiny_tokenizer
 
 if TYPE_CHECKING:
@@ -67,6 +71,9 @@ CARRIED = {
 }
 
 
+TRUST = "Read that code, and if you trust it allow it: trust_remote_code=True, or evaluate --trust-remote-code."
+_WAY_OUT = "Restore it from its source, or save the model again."
+
 _BFLOAT16 = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 BF16"}
 """Instructions of a CPU that multiply bfloat16. Encoding and training take half as long as in float32, or less."""
 
@@ -112,7 +119,7 @@ def available() -> list[dict[str, Any]]:
     rows = []
     for name, model in CARRIED.items():
         converted = _converted_folder(name)
-        found = converted if converted.is_dir() else _package_file(model)
+        found = converted if is_whole(converted) else _package_file(model)
         if found is None:
             status = "missing"
         elif model.kind == "encoder" or found == converted:
@@ -209,35 +216,46 @@ def load_decoder(
             attn_implementation = "eager"  # soft-capped logits (Gemma 2) exist there alone
         elif dtype is torch.float32:
             attn_implementation = "sdpa"  # flash attention computes in half precision alone
-    try:
-        if tiny:
-            with torch.random.fork_rng(devices=[]):
-                torch.default_generator.manual_seed(0)
-                model = factory.from_config(config, dtype=dtype, attn_implementation=attn_implementation)
-            model.config.name_or_path = name
-        else:
-            model = factory.from_pretrained(
-                folder, dtype=dtype, attn_implementation=attn_implementation, use_safetensors=True
-            )
-    except (ValueError, ImportError) as error:
-        if "attn" in str(error) or "flash" in str(error).lower():
-            raise InvalidValueError(
-                "attn_implementation",
-                "an attention implementation that is installed here",
-                attn_implementation,
-                str(error),
-            ) from error
-        raise
-    except OSError as error:
-        raise ModelNotFoundError(f"Expected safetensors weights in {folder}: {error}") from error
+    with contextlib.nullcontext() if tiny else loading(folder):
+        try:
+            if tiny:
+                with torch.random.fork_rng(devices=[]):
+                    torch.default_generator.manual_seed(0)
+                    model = factory.from_config(config, dtype=dtype, attn_implementation=attn_implementation)
+                model.config.name_or_path = name
+            else:
+                model = from_folder(factory, folder, dtype=dtype, attn_implementation=attn_implementation)
+        except WorkbookError:
+            raise
+        except (ValueError, ImportError) as error:
+            if "attn" in str(error) or "flash" in str(error).lower():
+                raise InvalidValueError(
+                    "attn_implementation",
+                    "an attention implementation that is installed here",
+                    attn_implementation,
+                    str(error),
+                ) from error
+            raise
     return model.eval().to(chosen["device"])
 
 
 def load_config(name: str) -> PreTrainedConfig:
-    """The configuration of a backbone: its architecture (``model_type``) and sizes, without its weights."""
+    """The configuration of a backbone: its architecture (``model_type``) and sizes, without its weights.
+
+    Args:
+        name: See :func:`load_decoder`.
+
+    Raises:
+        UnknownNameError, ModelNotFoundError, DamagedFileError: As :func:`resolve`.
+        InvalidValueError: As :func:`loading`.
+    """
     from transformers import AutoConfig
 
-    return tiny_config(name) if name in TINY else AutoConfig.from_pretrained(resolve(name))
+    if name in TINY:
+        return tiny_config(name)
+    folder = resolve(name)
+    with loading(folder):
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
 
 
 def load_head(name: str) -> nn.Linear:
@@ -251,20 +269,28 @@ def load_head(name: str) -> nn.Linear:
     if name in TINY:
         return load_decoder(name, dtype="float32", device="cpu", lm_head=True).get_output_embeddings()
     folder = resolve(name)
-    model, report = AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, output_loading_info=True)
-    if report["missing_keys"]:
-        raise ModelNotFoundError(
-            f"Expected a language-model head in {folder}, found a decoder without one. Name the backbone it came from."
-        )
-    return model.get_output_embeddings()
+    with loading(folder):
+        return from_folder(AutoModelForCausalLM, folder).get_output_embeddings()
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a backbone, with a padding token (EOS where the backbone has none of its own)."""
+    """The tokenizer of a backbone, with a padding token (EOS where the backbone has none of its own).
+
+    Args:
+        name: See :func:`load_decoder`.
+
+    Raises:
+        UnknownNameError, ModelNotFoundError, DamagedFileError: As :func:`resolve`.
+        InvalidValueError: As :func:`loading`.
+    """
     from transformers import AutoTokenizer
 
-    # Of the tiny one a copy, as any other name gives: what is set on one model's must not reach the next.
-    tokenizer = deepcopy(tiny_tokenizer()) if name in TINY else AutoTokenizer.from_pretrained(resolve(name))
+    if name in TINY:
+        tokenizer = deepcopy(tiny_tokenizer())  # as any other name gives: what is set on one must not reach the next
+    else:
+        folder = resolve(name)
+        with loading(folder, "a tokenizer (tokenizer.json) that transformers can load"):
+            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
@@ -276,10 +302,114 @@ def load_encoder(name: str = "minilm", **kwargs: Any) -> SentenceTransformer:
     Args:
         name: ``minilm``, a local folder, or a Hugging Face id.
         **kwargs: Passed on to ``SentenceTransformer``.
+
+    Raises:
+        UnknownNameError, ModelNotFoundError, DamagedFileError: As :func:`resolve`.
+        InvalidValueError: As :func:`loading`.
     """
     from sentence_transformers import SentenceTransformer
 
-    return SentenceTransformer(str(resolve(name)), **kwargs)
+    capability(kwargs.get("device"))  # refuses one that is not there
+    folder = resolve(name)
+    model_kwargs = {"use_safetensors": True} | kwargs.pop("model_kwargs", {})  # nothing is unpickled
+    with loading(folder, "an encoder that sentence-transformers can load", TRUST):
+        return SentenceTransformer(str(folder), model_kwargs=model_kwargs, **kwargs)
+
+
+def from_folder(factory: Any, folder: Path, **options: Any) -> PreTrainedModel:
+    """A transformers model all of whose weights are in its folder, as safetensors; no code of the folder is run.
+
+    Args:
+        factory: ``AutoModel`` or another of its kind.
+        folder: As :func:`resolve` gives it.
+        **options: Of ``from_pretrained``.
+
+    Raises:
+        ModelNotFoundError: No weights, or none of the language-model head that is asked for.
+        DamagedFileError: Weights that are absent or of other shapes. The rest is for :func:`loading` to say.
+    """
+    from transformers.utils import logging
+
+    told = logging.get_verbosity()
+    logging.set_verbosity_error()  # what its report says in thirty lines is said below in one
+    try:
+        model, report = factory.from_pretrained(
+            folder, use_safetensors=True, trust_remote_code=False, output_loading_info=True,
+            ignore_mismatched_sizes=True, **options,
+        )  # fmt: skip
+    except OSError as error:
+        raise ModelNotFoundError(f"Expected safetensors weights in {folder}: {error}") from error
+    finally:
+        logging.set_verbosity(told)
+    for name, found, expected in sorted(report["mismatched_keys"]):
+        raise DamagedFileError(
+            f"Expected {name} of shape {tuple(expected)} in {folder}, as its config.json says, got {tuple(found)}. "
+            f"{_WAY_OUT}"
+        )
+    missing = sorted(report["missing_keys"])
+    head = getattr(model.get_output_embeddings(), "weight", None)
+    if missing and {*missing} <= {name for name, weights in model.named_parameters() if weights is head}:
+        raise ModelNotFoundError(
+            f"Expected a language-model head in {folder}, found a decoder without one. Name the backbone it came from."
+        )
+    if missing:
+        raise DamagedFileError(
+            f"Expected all weights of {type(model).__name__} in {folder}, as its config.json says, found none for "
+            f"{len(missing)}, the first {missing[0]}. {_WAY_OUT}"
+        )
+    return model
+
+
+@contextlib.contextmanager
+def loading(
+    folder: Path,
+    what: str = "a model that transformers can load",
+    way_out: str = "Name a model of an architecture that transformers has.",
+) -> Iterator[None]:
+    """Say in one line what is wrong with a folder that the block can't load, in whichever way its loader fails.
+
+    Args:
+        folder: What is loaded.
+        what: What was expected there.
+        way_out: Where the folder asks for code of its own.
+
+    Raises:
+        InvalidValueError: It takes code of the folder's own, which nobody allowed; the message names its class.
+        DamagedFileError: Anything else; the message names the file that can't be read, if there is one.
+    """
+    try:
+        yield
+    except (WorkbookError, MemoryError):
+        raise
+    except Exception as error:  # a damaged file ends in whatever its reader meets first
+        import torch  # the block has done so
+
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        reason = textwrap.shorten(str(error), 240).rstrip(".")
+        if "trust_remote_code" in str(error):
+            named = re.search(r"class '(.+?)'", str(error))
+            asked = named[1] if named else "a config.json with auto_map"
+            raise InvalidValueError(str(folder), f"{what} without code of its own", asked, way_out) from error
+        raise DamagedFileError(
+            f"Expected {what} in {_unreadable(folder) or folder}, got {type(error).__name__}: {reason}. {_WAY_OUT}"
+        ) from error
+
+
+def _unreadable(folder: Path) -> Path | None:
+    """The first of a model's files that is no JSON, or no safetensors, though its name says so."""
+    from safetensors import safe_open
+
+    for file in sorted([*folder.glob("*.*"), *folder.glob("*/*.*")]):
+        try:
+            if file.suffix == ".json":
+                json.loads(file.read_text(encoding="utf-8"))
+            elif file.suffix == ".safetensors":
+                with safe_open(file, "pt"):
+                    pass
+        except Exception:  # as above
+            return file
+    return None
 
 
 def _package_file(model: CarriedModel) -> Path | None:
@@ -299,7 +429,7 @@ def _carried_folder(name: str) -> Path:
     """Folder of a carried model: the package's own for safetensors, a converted copy in the cache for GGUF."""
     model = CARRIED[name]
     converted = _converted_folder(name)
-    if model.kind == "decoder" and converted.is_dir():
+    if model.kind == "decoder" and is_whole(converted):
         return _checked_folder(converted, way_out=f"Delete {converted}; it is made again from the installed package.")
     file = _package_file(model)
     if file is None:
@@ -356,9 +486,12 @@ def _checked_folder(folder: Path, way_out: str = "Restore the file or the folder
             "Name a folder saved by transformers or sentence-transformers."
         )
     try:
-        json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except ValueError as error:
         raise DamagedFileError(f"{folder / 'config.json'} is not JSON ({error}). {way_out}") from error
+    if not isinstance(config, dict):
+        got = type(config).__name__
+        raise DamagedFileError(f"{folder / 'config.json'}: expected an object of JSON, got a {got}. {way_out}")
     verify_checksums(folder, way_out)
     return folder
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .errors import DamagedFileError, InvalidValueError, ModelNotFoundError, WorkbookError
+from .errors import InvalidValueError, ModelNotFoundError, WorkbookError
 from .files import ROOT, atomic_file
 from .scale import SCALES, get_scale
 
@@ -220,6 +220,13 @@ def evaluate(
     suite: Annotated[str, typer.Option(help="Suite of tasks, or any mteb task.")] = "docs",
     scale: ScaleOption = "cpu",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write the table there, as CSV.")] = None,
+    trust_remote_code: Annotated[
+        bool,
+        typer.Option(
+            "--trust-remote-code",
+            help="Run Python code that the model's folder holds or names, beyond workbook and sentence-transformers.",
+        ),
+    ] = False,
 ) -> None:
     """Evaluate a saved model on a suite of tasks; scores are points with 95% intervals."""
     get_scale(scale)
@@ -228,23 +235,15 @@ def evaluate(
             f"Expected a saved sentence-transformers model in {model} (a folder with modules.json), found none. "
             "Give the folder that training or model.save wrote."
         )
-    from sentence_transformers import SentenceTransformer
     from transformers.utils import logging as transformers_logging
 
     from . import evaluation
+    from .modules import load_embedder
 
     # The output is a table: no loading bars, and no word on the dtype, which was chosen by measured capability.
     transformers_logging.disable_progress_bar()
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
-    try:
-        embedder = SentenceTransformer(str(model), trust_remote_code=True)
-    except WorkbookError:
-        raise
-    except Exception as error:  # a damaged file of sentence-transformers' own ends in whatever its reader meets first
-        raise DamagedFileError(
-            f"Expected a model that sentence-transformers can load in {model}, got {type(error).__name__}: {error}. "
-            "Save the model again, or copy it again from its source."
-        ) from error
+    embedder = load_embedder(model, trust_remote_code=trust_remote_code)
     table = evaluation.evaluate(embedder, suite, scale=scale, name=model.resolve().name)
     print(table.to_string(index=False, float_format=lambda number: f"{number:.1f}"))
     if output:

@@ -136,6 +136,17 @@ def verify_checksums(folder: Path, way_out: str, required: Iterable[str] = ()) -
             raise DamagedFileError(f"{file}: expected sha256 {expected}, got {found}. {way_out}")
 
 
+def is_whole(folder: Path) -> bool:
+    """Whether a folder has its ``checksums.json`` and every file of it, whatever they hold.
+
+    What cleans a cache takes files by their age, and leaves some of a folder, or the folder alone.
+    """
+    try:
+        return all((folder / name).is_file() for name in json.loads((folder / CHECKSUMS).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return False
+
+
 @contextlib.contextmanager
 def locked(name: str, timeout: float = -1) -> Iterator[None]:
     """Hold the cache's lock of that name: no other process, or thread, is in such a block meanwhile.

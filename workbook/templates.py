@@ -132,8 +132,8 @@ class Template(BaseModel):
             contextual_tokens: How many of the id :data:`CONTEXT` stand where ``{context}`` does; they count as others.
 
         Raises:
-            InvalidValueError: The template's own tokens alone fill ``max_length``; or, with ``words_only``, a text of
-                special tokens.
+            InvalidValueError: The template's own tokens alone fill ``max_length``; with ``words_only``, a text of
+                special tokens; or a text without any token where the tokenizer has no EOS.
         """
         instruction = (instruction or "").strip()
         pieces = self.instructed if instruction else self.plain
@@ -216,8 +216,11 @@ class Template(BaseModel):
                 for row, start in zip(segment, starts, strict=True)
             ]
         pooled = any(piece.pooled for piece in group if "{text}" in piece.string)
-        for row in segment:
+        for text, row in zip(texts, segment, strict=True):
             if not any(token.of_text for token in row):
+                if tokenizer.eos_token_id is None:
+                    expected = "words, since this tokenizer has no EOS token, which would stand in for none"
+                    raise InvalidValueError("texts", expected, text, "Drop it.")
                 row.append(Token(tokenizer.eos_token_id, pooled, of_text=True))
         return segment
 

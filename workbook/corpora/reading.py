@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import csv
 import gzip
+import hashlib
 import json
 import os
 import re
+import threading
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DamagedFileError, MissingDataError
-from ..files import cache_path, sha256, writing
+from ..files import atomic_folder, cache_path, is_whole, sha256, verify_checksums, write_checksums
+from ..texts import is_text
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+_TABLE, _BATCH = "rows.arrow", 1000
+_FIELD_LIMIT = threading.Lock()
+"""Held while csv's limit is another: there is one for the whole process."""
 
 GET_AGAIN = "Mend the file or download it again."
 
@@ -148,7 +157,8 @@ def records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         The number of a line, from 1 (of a row of several lines the last), and the values by field.
 
     Raises:
-        DamagedFileError: A line that is no JSON object, or a row that is not as long as the header.
+        DamagedFileError: A line that is no JSON object, a row that is not as long as the header, or a name of two
+            fields.
     """
     if path.suffix.lower() == ".csv":
         yield from _csv_records(path)
@@ -157,12 +167,24 @@ def records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except ValueError as error:
+            row = json.loads(line, object_pairs_hook=_once)
+        except (ValueError, RecursionError) as error:
             raise DamagedFileError(f"{path}, line {number}: expected JSON, got {error}. {GET_AGAIN}") from error
         if not isinstance(row, dict):
             raise DamagedFileError(f"{path}, line {number}: expected an object, got {line[:60]!r}. {GET_AGAIN}")
         yield number, row
+
+
+def _once(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these fields: of two with one name JSON would keep the last, without a word."""
+    row = dict(fields)
+    if len(row) < len(fields):
+        raise ValueError(f"several fields named {_repeated(name for name, _ in fields)}")
+    return row
+
+
+def _repeated(names: Iterable[str]) -> str:
+    return ", ".join(repr(name) for name, count in Counter(names).items() if count > 1)
 
 
 def _csv_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -170,8 +192,13 @@ def _csv_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     table = csv.reader((f"{line}\n" for _, line in lines(path)), strict=True)
     quotes = "Put a text that holds a comma, a quote or a line break between double quotes, and double its own."
     try:
-        header = next(table, [])
-        for row in filter(None, table):
+        header = _next_row(table) or []
+        if again := _repeated(filter(None, header)):  # spreadsheets leave columns without a name behind
+            raise DamagedFileError(
+                f"{path}, line {table.line_num}: expected columns of different names, got several named {again}. "
+                "Name each once, such as negative_1 and negative_2."
+            )
+        for row in filter(None, iter(lambda: _next_row(table), None)):
             if len(row) != len(header):
                 raise DamagedFileError(
                     f"{path}, line {table.line_num}: expected {len(header)} fields ({', '.join(header)}), got "
@@ -180,6 +207,16 @@ def _csv_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             yield table.line_num, dict(zip(header, row, strict=True))
     except csv.Error as error:
         raise DamagedFileError(f"{path}, line {table.line_num}: expected CSV, got {error}. {quotes}") from error
+
+
+def _next_row(table: Iterator[list[str]]) -> list[str] | None:
+    """The next row of a CSV table, with fields of any length; None at its end."""
+    with _FIELD_LIMIT:
+        before = csv.field_size_limit(2**31 - 1)
+        try:
+            return next(table, None)
+        finally:
+            csv.field_size_limit(before)
 
 
 def rows_of(
@@ -204,7 +241,7 @@ def rows_of(
                 raise DamagedFileError(f"{path}, line {number}: expected a field {field}, got {got}. {GET_AGAIN}")
         values = {field: row[field] for field in fields} | {field: row.get(field) or "" for field in optional}
         for field, value in values.items():
-            if not _is_text(value) or (field in fields and not value.strip()):
+            if not is_text(value) or (field in fields and not value.strip()):
                 got = repr(value)[:60]
                 raise DamagedFileError(f"{path}, line {number}, field {field}: expected text, got {got}. {GET_AGAIN}")
         yield values | {field: values[field].strip() for field in optional}
@@ -215,43 +252,37 @@ def rows_of(
         )
 
 
-def _is_text(value: Any) -> bool:
-    """Whether it is a string that UTF-8 can hold: JSON can escape half of a surrogate pair, and nothing reads that."""
-    try:
-        return isinstance(value, str) and value.encode() is not None
-    except UnicodeEncodeError:
-        return False
-
-
-def arrow(path: Path, rows: Callable[..., Iterator[dict[str, Any]]], **options: Any) -> Dataset:
-    """Rows of a file as an Arrow table in the cache, made once for the file's content.
+def arrow(path: Path, rows: Callable[..., Iterator[dict[str, str]]], **options: Any) -> Dataset:
+    """Rows of a file as an Arrow table in the cache, made once for the file's content; it stays on disk.
 
     Args:
         path: The file.
-        rows: A function of a module that reads it: called with ``path`` and the options.
-        **options: Hashable values.
+        rows: A function of a module that reads it: called with ``path`` and the options, it gives rows of strings.
+        **options: Values that JSON takes.
 
     Raises:
-        DamagedFileError: What ``rows`` raises.
-        OutputError: The cache can't be written.
+        DamagedFileError: What ``rows`` raises, or a table in the cache that is not the one that was written.
+        OutputError: The cache can't be written; one that holds the table need not be.
     """
     from datasets import Dataset
-    from datasets.exceptions import DatasetGenerationError
 
-    cache = cache_path("datasets")
-    try:
-        with writing(cache):
-            return Dataset.from_generator(
-                _generate,
-                cache_dir=str(cache),
-                gen_kwargs={"path": str(path), "content": sha256(path), "rows": rows, "options": options},
-            )
-    except DatasetGenerationError as error:
-        if isinstance(error.__cause__, DamagedFileError):
-            raise error.__cause__ from None
-        raise
+    content = json.dumps([sha256(path), rows.__module__, rows.__qualname__, options])
+    kept = cache_path("datasets", hashlib.sha256(content.encode()).hexdigest()[:24])
+    if not is_whole(kept):
+        with atomic_folder(kept) as folder:
+            _write_table(folder / _TABLE, rows(path, **options))
+            write_checksums(folder, [_TABLE])
+    verify_checksums(kept, f"Delete {kept}; it is made again.")
+    return Dataset.from_file(str(kept / _TABLE))
 
 
-def _generate(path: str, content: str, rows: Callable[..., Iterator[dict]], options: dict[str, Any]) -> Iterator[dict]:
-    """The rows; ``content`` is there so that another content is another table."""
-    return rows(Path(path), **options)
+def _write_table(path: Path, rows: Iterator[dict[str, str]]) -> None:
+    """Rows of strings as Arrow's stream; no more of them in memory than a batch."""
+    import pyarrow as pa
+
+    batch = list(islice(rows, _BATCH))
+    schema = pa.schema([(name, pa.string()) for name in batch[0]])
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as stream:
+        while batch:
+            stream.write_batch(pa.RecordBatch.from_pylist(batch, schema))
+            batch = list(islice(rows, _BATCH))

@@ -22,8 +22,9 @@ from safetensors.numpy import load_file, save_file
 
 from ..corpora.public import chunks
 from ..errors import InvalidValueError
-from ..files import CHECKSUMS, atomic_folder, cache_path, verify_checksums, write_checksums
+from ..files import atomic_folder, cache_path, is_whole, verify_checksums, write_checksums
 from ..objectives import get as get_objective
+from ..texts import check_text
 from .sources import INSTRUCTIONS, SOURCES, read
 
 if TYPE_CHECKING:
@@ -101,8 +102,8 @@ def load(
         UnknownNameError: No such source, objective or kind of file.
         MissingDataError: No such file, or the public data are nowhere.
         InvalidValueError: A source that has not what the objective reads, too little text for a chunk, too few rows
-            that differ, an impossible limit, hard negatives that nothing reads, or a blend of rows with and without
-            them.
+            that differ, a text of more than ``workbook.texts.LONGEST`` characters, an impossible limit, hard negatives
+            that nothing reads, or a blend of rows with and without them.
         DamagedFileError: A file with a missing, blank or non-string field, or without rows; the message names file,
             line and field.
 
@@ -142,7 +143,7 @@ def _chunks(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int, s
     """:func:`~workbook.corpora.public.chunks`, kept in the cache: tokenizing all of wikitext-103 takes minutes."""
     content = hashlib.sha256(json.dumps([length, tokenizer.backend_tokenizer.to_str(), texts]).encode()).hexdigest()
     kept = cache_path("chunks", content[:24])
-    if not (kept / CHECKSUMS).is_file():
+    if not is_whole(kept):
         made = chunks(texts, tokenizer, length, f"training data {source}")
         with atomic_folder(kept) as folder:
             save_file({"chunks": made}, folder / "chunks.safetensors")
@@ -183,9 +184,12 @@ def _part(name: str, dataset: Dataset, prompts: dict[str, str] | None = None, ro
     """A data set without the rows that teach nothing, which a warning counts and names by their places in the file."""
     rows = np.arange(len(dataset)) if rows is None else rows
     digests, own, false = [], [], []
+    first_column = dataset.column_names[0]
     for batch in dataset.iter(1000):
         for values in zip(*batch.values(), strict=True):
-            if dataset.column_names[0] == "query":
+            for text in values if first_column != "chunk" else ():
+                check_text(f"{name}, row {rows[len(digests)] + 1}", text)
+            if first_column == "query":
                 query, positive, *negatives = (text.strip() for text in values)
                 if query == positive:
                     own.append(len(digests))
@@ -195,7 +199,7 @@ def _part(name: str, dataset: Dataset, prompts: dict[str, str] | None = None, ro
     ordered, first = np.unique(np.array(digests, dtype="S32"), return_index=True)
     again = np.setdiff1d(np.arange(len(digests)), first)
     reasons = {"repeat another": again, "have their query as positive": own, "have their positive as negative": false}
-    if dataset.column_names[0] == "chunk":
+    if first_column == "chunk":
         reasons = {}  # where running text happens to be cut is nobody's mistake, and the chunks are in no file
     for reason, places in reasons.items():
         if len(places):

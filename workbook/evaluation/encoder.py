@@ -9,6 +9,8 @@ import numpy as np
 from mteb.models import ModelMeta
 from mteb.types import PromptType
 
+from ..errors import InvalidValueError
+
 if TYPE_CHECKING:
     import pandas as pd
     from sentence_transformers import SentenceTransformer
@@ -52,7 +54,17 @@ class Encoder:
     def encode(
         self, inputs: Any, *, task_metadata: Any, prompt_type: PromptType | None = None, **kwargs: Any
     ) -> np.ndarray:
-        """Embed the texts of an mteb data loader: float32 (texts, dim), in their order."""
+        """Embed the texts of an mteb data loader: float32 (texts, dim), in their order.
+
+        Args:
+            inputs: Batches with their texts under ``text``.
+            task_metadata: Of the mteb task.
+            prompt_type: Query, document or neither.
+            **kwargs: Ignored: what mteb would pass on.
+
+        Raises:
+            InvalidValueError: Vectors that are not finite, by which nothing can be ranked, though it would get a score.
+        """
         texts = [text for batch in inputs for text in batch["text"]]
         role = prompt_type.value if prompt_type else None
         instruction = self.instruction(task_metadata.name, prompt_type)
@@ -62,6 +74,11 @@ class Encoder:
             methods = {"query": self.model.encode_query, "document": self.model.encode_document}
             encode = methods.get(role, self.model.encode)
             made = encode(new, prompt=instruction, batch_size=self.batch_size, show_progress_bar=False)
+            bad = [text for text, vector in zip(new, made, strict=True) if not np.isfinite(vector).all()]
+            if bad:
+                got = f"NaN or inf for {len(bad)} of {len(new)} texts, the first {bad[0]!r}"
+                way_out = "A training that ran away leaves such a model."
+                raise InvalidValueError(f"vectors of {task_metadata.name}", "finite numbers", got, way_out)
             vectors.update(zip(new, made, strict=True))
         self._digest.update(repr(texts).encode())
         return np.stack([vectors[text] for text in texts])

@@ -63,7 +63,7 @@ def evaluate(
 
     Raises:
         InvalidValueError, UnknownNameError: A value outside its range, a name that does not exist; a named set of
-            instructions for a model that does not begin with a Decoder.
+            instructions for a model that does not begin with a Decoder; or a model whose vectors are not finite.
         MissingDataError: The data of a task are not on this machine and can't be fetched.
     """
     from sentence_transformers import SentenceTransformer

@@ -1,8 +1,10 @@
 """Recorded runs: the numbers of an experiment as two small files, filled cell by cell, and checked for staleness.
 
 ``<name>-<scale>-<backbone>.csv`` holds tidy rows with the columns variant and seed first; the ``.json`` beside it says
-of every cell what it was computed from and by what. A cell whose fingerprint is today's is never computed again. The
-rows are written before the manifest and read after it: a cell is there once the manifest lists it.
+of every cell what it was computed from and by what, with a checksum of its rows. A cell whose fingerprint is today's is
+never computed again. The rows are written before the manifest and read after it: a cell is there once the manifest
+lists it. A recording that was stopped between the two leaves one cell whose rows have another checksum: filling the
+record computes it again, and nothing else reads it.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import json
 import os
 import platform
 import time
+import warnings
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
@@ -26,11 +29,18 @@ from tqdm.auto import tqdm
 from .. import __version__, backbones
 from ..errors import DamagedFileError, MissingDataError
 from ..files import ROOT, atomic_file, locked
+from ..resolved import digest
 from ..scale import get_scale
 from .grid import Experiment, Variant
 
 RECORDED = ROOT / "data" / "runs"
 """The records that the project keeps."""
+
+_CELL = {
+    *("variant", "seed", "fingerprint", "rows_sha256", "data", "seconds"),
+    *("device", "platform", "threads", "written", "versions"),
+}
+"""What a manifest says of a cell."""
 
 _PACKAGES = ("torch", "transformers", "sentence-transformers", "peft", "mteb", "numpy", "scikit-learn")
 
@@ -55,36 +65,54 @@ class Record:
         self.csv, self.json = self.folder / f"{stem}.csv", self.folder / f"{stem}.json"
 
     def exists(self) -> bool:
-        """Whether anything is recorded, be it damaged."""
-        return self.json.is_file() or self.csv.is_file()
+        """Whether anything is recorded, be it damaged; rows alone are those of a recording that was stopped early."""
+        return self.json.is_file()
 
     def read(self) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
         """The rows, and of each cell what it was computed from and by what; both empty where nothing is recorded.
 
         Raises:
-            DamagedFileError: One of the two files is missing or can't be read, or a cell has no rows.
+            DamagedFileError: One of the two files is missing or can't be read, or a cell has not the rows that were
+                written.
+        """
+        frame, cells, changed = self._read()
+        if changed:
+            raise self._damaged(f"other rows than were recorded for {', '.join(map(_named, changed))}")
+        return frame, cells
+
+    def _read(self) -> tuple[pd.DataFrame, list[dict[str, Any]], list[dict[str, Any]]]:
+        """As :meth:`read`, and apart from them the cells whose rows are not those that were written.
+
+        Raises:
+            DamagedFileError: One of the two files is missing or can't be read.
         """
         if not self.exists():
-            return pd.DataFrame(columns=["variant", "seed"]), []
+            return pd.DataFrame(columns=["variant", "seed"]), [], []
         try:
             cells = json.loads(self.json.read_text(encoding="utf-8"))["cells"]
-            listed = {(cell["variant"], cell["seed"]): cell["fingerprint"] for cell in cells}
+            for cell in cells:
+                if absent := _CELL - cell.keys():
+                    raise ValueError(f"a cell without {', '.join(sorted(absent))}")
+            written = pd.read_csv(self.csv, dtype=str, keep_default_na=False)
+            sums = _sums(written)
+            intact = [cell for cell in cells if sums.get((cell["variant"], cell["seed"])) == cell["rows_sha256"]]
             frame = pd.read_csv(self.csv, dtype={"variant": str}, keep_default_na=False, na_values=[""])
-            rows = frame.loc[[cell in listed for cell in _cells(frame)]]
-            if absent := listed.keys() - set(_cells(rows)):
-                raise ValueError(f"no rows of {sorted(absent)}")
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            reason = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
-            raise DamagedFileError(
-                f"Expected a record in {self.csv} and {self.json.name}, got {reason}. Restore both from the "
-                f"repository, or delete both and record again: {self._command}."
-            ) from error
-        return rows.reset_index(drop=True), cells
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise self._damaged(f"{type(error).__name__}: {error}".strip().partition("\n")[0]) from error
+        there = {(cell["variant"], cell["seed"]) for cell in intact}
+        rows = frame.loc[[cell in there for cell in _cells(frame)]].reset_index(drop=True)
+        return rows, intact, [cell for cell in cells if cell not in intact]
+
+    def _damaged(self, reason: str) -> DamagedFileError:
+        return DamagedFileError(
+            f"Expected a record in {self.csv} and {self.json.name}, got {reason}. Restore both from the "
+            f"repository, or delete both and record again: {self._command}."
+        )
 
     def stale(self) -> list[str]:
         """The recorded cells that today's experiment would compute from something else, by name."""
         _, cells = self.read()
-        names = [f"{self.experiment.name}, {cell['variant']}, seed {cell['seed']}" for cell in cells]
+        names = [f"{self.experiment.name}, {_named(cell)}" for cell in cells]
         return [name for name, cell in zip(names, cells, strict=True) if not self._is_current(cell)]
 
     def fill(
@@ -98,7 +126,8 @@ class Record:
         """Compute what is missing or stale, keep every cell as soon as it is there, and return all rows asked for.
 
         Several processes may fill one record at a time: each takes cells that no other is at. In the end, stale cells
-        that were not asked for are dropped.
+        that were not asked for are dropped. Cells whose rows are not those that were written are missing; a warning
+        names them.
 
         Args:
             seeds: Seeds.
@@ -108,11 +137,19 @@ class Record:
 
         Raises:
             UnknownNameError: No such variant.
-            DamagedFileError: As :meth:`read`.
+            DamagedFileError: One of the two files can't be read.
             OutputError: The folder can't be written.
         """
         asked = self.experiment.cells(list(seeds), variants)
         waiting = list(asked)
+        with self._lock():
+            *_, changed = self._read()
+        if changed:
+            warnings.warn(
+                f"{self.csv}: expected the rows that were recorded, got others for {', '.join(map(_named, changed))}. "
+                "They are computed again where they are asked for, and dropped where not.",
+                stacklevel=2,
+            )
         with tqdm(
             total=len(asked), desc=self.experiment.name, disable=None if progress is None else not progress
         ) as bar:
@@ -134,7 +171,7 @@ class Record:
                 if waiting:
                     time.sleep(2)  # another process is at what is left
         with self._lock():
-            frame, cells = self.read()
+            frame, cells, _ = self._read()
             current = [cell for cell in cells if self._is_current(cell)]
             if len(current) < len(cells):
                 self._write(frame, current)
@@ -219,7 +256,7 @@ class Record:
 
     def _has(self, variant: Variant, seed: int, fingerprint: str) -> bool:
         with self._lock():
-            _, cells = self.read()
+            _, cells, _ = self._read()
         return (variant.name, seed, fingerprint) in [(c["variant"], c["seed"], c["fingerprint"]) for c in cells]
 
     def _compute(self, variant: Variant, seed: int, fingerprint: str, progress: bool | None) -> None:
@@ -242,7 +279,7 @@ class Record:
             | {name: metadata.version(name).partition("+")[0] for name in _PACKAGES},
         }
         with self._lock():
-            frame, cells = self.read()
+            frame, cells, _ = self._read()
             frame = frame.loc[[other != (variant.name, seed) for other in _cells(frame)]]
             others = [c for c in cells if (c["variant"], c["seed"]) != (variant.name, seed)]
             self._write(pd.concat([frame, rows], ignore_index=True) if len(frame) else rows, [*others, cell])
@@ -260,13 +297,27 @@ class Record:
             "scale": self.scale,
             "backbone": self._backbone,
             "backbone_sha256": backbones.content_sha256(self.backbone),
-            "cells": cells,
         }
         with atomic_file(self.json) as said, atomic_file(self.csv) as table:  # the inner one is renamed first
             frame.to_csv(table, index=False, float_format="%.5g", lineterminator="\n")
+            sums = _sums(pd.read_csv(table, dtype=str, keep_default_na=False))
+            manifest["cells"] = [cell | {"rows_sha256": sums[cell["variant"], cell["seed"]]} for cell in cells]
             said.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
 
 
 def _cells(frame: pd.DataFrame) -> list[tuple[str, int]]:
     """Variant and seed of each row."""
     return list(zip(frame["variant"], frame["seed"], strict=True))
+
+
+def _named(cell: dict[str, Any]) -> str:
+    return f"{cell['variant']}, seed {cell['seed']}"
+
+
+def _sums(written: pd.DataFrame) -> dict[tuple[str, int], str]:
+    """Hex sha256 of the rows of each cell, without the columns that other cells bring."""
+    rows: dict[tuple[str, int], list[dict[str, str]]] = {}
+    for row in written.to_dict("records"):
+        cell = row.pop("variant"), int(row.pop("seed"))
+        rows.setdefault(cell, []).append({name: value for name, value in row.items() if value})
+    return {cell: digest(values) for cell, values in rows.items()}

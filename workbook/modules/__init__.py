@@ -12,6 +12,7 @@ from .contextual import ContextualDecoder, ContextualPooling, ContextualTokens, 
 from .decoder import Decoder
 from .hybrid import Hybrid
 from .lexicon import Lexicon, lexicon_of
+from .loading import load_embedder
 from .pooling import POOLINGS as _PLAIN
 from .pooling import Pooling
 
@@ -31,6 +32,7 @@ __all__ = [
     "Pooling",
     "SelfAttention",
     "encoder_options",
+    "load_embedder",
     "make_decoder",
     "make_pooling",
     "pooling_options",

@@ -244,7 +244,8 @@ class ContextualDecoder(Decoder):
         cls, folder: Path, decoder: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: dict[str, Any]
     ) -> Self:
         verify_checksums(folder / "encoder", "Save the model again, or copy it again from its source.")
-        encoder = AutoModel.from_pretrained(folder / "encoder", dtype=decoder.dtype, use_safetensors=True)
+        with backbones.loading(folder / "encoder"):
+            encoder = backbones.from_folder(AutoModel, folder / "encoder", dtype=decoder.dtype)
         context = ContextualTokens.load(str(folder / "context"))
         encoder_tokenizer = backbones.load_tokenizer(str(folder / "encoder"))
         return cls(decoder, tokenizer, encoder.to(decoder.device), encoder_tokenizer, context, **config)

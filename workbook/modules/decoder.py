@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 from sentence_transformers.base.modules import InputModule
-from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .. import attention as attention_modes
 from .. import backbones
 from ..errors import AttentionError, InvalidValueError
 from ..files import verify_checksums, write_checksums, writing
 from ..templates import Encoded, Template, answer_opening, as_template
+from ..texts import check_text
 
 # Tokens that one forward pass takes on a CPU: enough to keep two cores busy, few enough for texts of nearly one length.
 _CPU_TOKENS = 512
@@ -179,14 +180,13 @@ class Decoder(InputModule):
             instruction: The bare task instruction, or None for none.
 
         Raises:
-            InvalidValueError: A text or an instruction that is not a string.
+            InvalidValueError: A text or an instruction that is no string, or one that can't be read.
         """
         if not isinstance(instruction, str | None):
             raise InvalidValueError("instruction (prompt)", "a string, or None for none", instruction)
+        check_text("instruction (prompt)", instruction or "")
         for text in texts:
-            if not isinstance(text, str):
-                # Without its position: sentence-transformers hands over batches, sorted by length.
-                raise InvalidValueError("texts", "strings", text, "Drop it, or turn it into text first.")
+            check_text("texts", text)  # without its position: sentence-transformers hands over batches, by length
         return self._template.encode(self.tokenizer, texts, instruction, self.max_length, self.contextual_tokens)
 
     def preprocess(
@@ -199,16 +199,20 @@ class Decoder(InputModule):
                 chunks of running text, which no template lays out.
             prompt: The bare task instruction, without any "Instruct:" around it: the template lays it out.
             **kwargs: Ignored (sentence-transformers passes the task).
+
+        Raises:
+            InvalidValueError: As :meth:`encode_texts`; or a row without token ids, or of ids that the decoder has not.
         """
         if inputs and all(isinstance(row, list) and all(type(id_) is int for id_ in row) for row in inputs):
-            rows = [Encoded(row, [1] * len(row)) for row in inputs]
+            rows = [self._of_ids(row) for row in inputs]
         elif inputs and all(isinstance(row, dict) and row.keys() == {"instruction", "text"} for row in inputs):
             rows = [self.encode_texts([row["text"]], row["instruction"])[0] for row in inputs]
         else:
             rows = self.encode_texts(inputs, prompt)
         width = max((len(row.input_ids) for row in rows), default=0)
         left = self.tokenizer.padding_side == "left"
-        ids = torch.full((len(rows), width), self.tokenizer.pad_token_id)
+        padding = self.tokenizer.pad_token_id
+        ids = torch.full((len(rows), width), 0 if padding is None else padding)  # masked, so that any would do
         attention_mask, pooling_mask = torch.zeros_like(ids), torch.zeros_like(ids)
         for index, row in enumerate(rows):
             length = len(row.input_ids)
@@ -217,6 +221,12 @@ class Decoder(InputModule):
             attention_mask[index, columns] = 1
             pooling_mask[index, columns] = torch.tensor(row.pooling_mask)
         return {"input_ids": ids, "attention_mask": attention_mask, "pooling_mask": pooling_mask}
+
+    def _of_ids(self, row: list[int]) -> Encoded:
+        known = self.decoder.config.vocab_size
+        if not row or min(row) < 0 or max(row) >= known:
+            raise InvalidValueError("inputs", f"rows of token ids, one or more from 0 to {known - 1}", row)
+        return Encoded(row, [1] * len(row))
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Add ``token_embeddings``, (batch, tokens, dim) in the decoder's dtype, to the features.
@@ -292,7 +302,7 @@ class Decoder(InputModule):
         options = dict(model_kwargs or {})
         decoder = backbones.load_decoder(
             folder,
-            dtype=options.get("dtype", AutoConfig.from_pretrained(folder).dtype or "auto"),
+            dtype=options.get("dtype", backbones.load_config(folder).dtype or "auto"),
             attn_implementation=options.get("attn_implementation", "auto"),
         )
         return cls._assembled(folder, decoder, backbones.load_tokenizer(folder), config)

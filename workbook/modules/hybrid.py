@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..errors import InvalidValueError
 from ..files import writing
+from .loading import load_embedder
 
 _PARTS = ("first", "second")
 
@@ -106,10 +107,11 @@ class Hybrid(InputModule):
         """Load from a folder or the hub.
 
         Raises:
-            DamagedFileError: As the embedders' own modules.
+            DamagedFileError, InvalidValueError: As :func:`~.loading.load_embedder`, whose ``trust_remote_code`` is one
+                of ``kwargs``.
         """
         hub = {key: kwargs[key] for key in ("token", "cache_folder", "revision", "local_files_only") if key in kwargs}
         folder = Path(cls.load_dir_path(model_name_or_path, subfolder=subfolder, **hub))
-        # The code is this library's own: what a model names beyond it, sentence-transformers would have to be allowed.
-        models = [SentenceTransformer(str(folder / part), trust_remote_code=True, device="cpu") for part in _PARTS]
+        trusted = kwargs.get("trust_remote_code", False)
+        models = [load_embedder(folder / part, trust_remote_code=trusted, device="cpu") for part in _PARTS]
         return cls(*models, **cls.load_config(model_name_or_path, subfolder=subfolder, **hub))

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers.base.modules.module import Module
 
+from .. import backbones
 from ..errors import DamagedFileError
 from ..files import verify_checksums, write_checksums, writing
 
@@ -36,12 +37,14 @@ class SavedModule(Module):
         """Load from a folder or the hub.
 
         Raises:
-            DamagedFileError: A file does not match its checksum, or the weights are of other names or shapes.
+            DamagedFileError: A file does not match its checksum or can't be read, or the weights are of other names or
+                shapes.
         """
         hub = {key: kwargs[key] for key in ("token", "cache_folder", "revision", "local_files_only") if key in kwargs}
         folder = Path(cls.load_dir_path(model_name_or_path, subfolder=subfolder, **hub))
         verify_checksums(folder, "Save the model again, or copy it again from its source.")
-        weights = load_file(folder / WEIGHTS)
+        with backbones.loading(folder, f"a saved {cls.__name__}"):
+            weights = load_file(folder / WEIGHTS)
         module = cls._unfilled(cls.load_config(model_name_or_path, subfolder=subfolder, **hub), weights)
         module.load_weights(weights, str(folder / WEIGHTS))
         return module

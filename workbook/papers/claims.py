@@ -139,7 +139,11 @@ class Claim(BaseModel):
 
 
 class Verdict(BaseModel):
-    """What a notebook's run says of a claim; prints as one line without measured numbers, the same on every machine."""
+    """What a notebook's run says of a claim; prints as one line without measured numbers, the same on every machine.
+
+    Raises:
+        ValueError: A verdict, or an outcome of a comparison, that its own numbers contradict.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -156,6 +160,13 @@ class Verdict(BaseModel):
     published: dict[str, dict[str, float]]
     measured: dict[str, Estimate]
     unlearnt: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _follows_from_its_numbers(self) -> Self:
+        outcomes = {clause: _outcome(found) for clause, found in self.effects().items()}
+        if outcomes != self.clauses or self.verdict != _summed_up(outcomes):
+            raise ValueError(f"{self.verdict!r} by {self.clauses}, where its numbers say {_summed_up(outcomes)!r}")
+        return self
 
     def effects(self) -> dict[str, Estimate]:
         """By comparison of the rule, how far it holds; empty where the scale was too small or a model did not learn."""
@@ -246,18 +257,13 @@ def judge(
         if any(name.strip() not in names for name in key.split(" - ")):
             raise UnknownNameError(f"quantity of claim {claim.id!r}", key, names)
     order = list(SCALES)
-    if unlearnt or order.index(get_scale(scale).name) < order.index(claim.scale):
-        clauses, verdict = {}, NOT_TESTED
-    else:
-        clauses = {clause: _outcome(effect(clause, estimates, claim.id)) for clause in claim.rule}
-        outcomes = set(clauses.values())
-        verdict = {frozenset({"holds"}): REPRODUCED, frozenset({"fails"}): NOT_REPRODUCED}.get(
-            frozenset(outcomes), NO_INTERVAL if "no interval" in outcomes else PARTLY
-        )
+    untested = unlearnt or order.index(get_scale(scale).name) < order.index(claim.scale)
+    rule = () if untested else claim.rule
+    clauses = {clause: _outcome(effect(clause, estimates, claim.id)) for clause in rule}
     return Verdict(
         **claim.model_dump(include={"id", "paper", "place", "statement", "published"}),
         notebook=notebook,
-        verdict=verdict,
+        verdict=_summed_up(clauses),
         scale=scale,
         clauses=clauses,
         measured=estimates,
@@ -319,21 +325,19 @@ def drop(notebook: str, path: Path) -> None:
 
 
 def read(path: Path) -> list[Verdict]:
-    """The verdicts in a run's claims file; none if there is no file yet.
+    """The verdicts in a run's claims file, each made again from its own numbers; none if there is no file yet.
 
     Raises:
-        DamagedFileError: The file does not hold verdicts.
+        DamagedFileError: The file does not hold verdicts, or one that its numbers contradict.
     """
     path = Path(path)
     if not path.exists():
         return []
     try:
-        verdicts = [Verdict.model_validate(entry) for entry in _read_list(path)]
-        for verdict in verdicts:
-            verdict.effects()
+        return [Verdict.model_validate(entry) for entry in _read_list(path)]
     except (ValidationError, InvalidValueError) as error:
-        raise DamagedFileError(f"Expected verdicts in {path}, got others. Delete it and run again.") from error
-    return verdicts
+        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        raise DamagedFileError(f"Expected verdicts in {path}, got {reason}. Delete it and run again.") from error
 
 
 def _alone(path: Path) -> AbstractContextManager[None]:
@@ -365,6 +369,15 @@ def _outcome(found: Estimate) -> str:
     if found.low > 0:
         return "holds"
     return "overlaps" if found.value > 0 else "fails"
+
+
+def _summed_up(clauses: Mapping[str, str]) -> str:
+    """The verdict that the outcomes of a rule's comparisons make."""
+    outcomes = frozenset(clauses.values())
+    if "no interval" in outcomes:
+        return NO_INTERVAL
+    known = {frozenset(): NOT_TESTED, frozenset({"holds"}): REPRODUCED, frozenset({"fails"}): NOT_REPRODUCED}
+    return known.get(outcomes, PARTLY)
 
 
 def _interval(margin: Mapping[str, float], measured: Mapping[str, Estimate], claim_id: str) -> Estimate:

@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from .. import figures
-from ..errors import DamagedFileError, MissingDataError, UnknownNameError
+from ..errors import DamagedFileError, MissingDataError, UnknownNameError, WorkbookError
 from ..files import atomic_file
 from . import claims
 from .claims import Claim, Verdict
@@ -132,10 +132,15 @@ def _verdicts(folder: Path) -> dict[str, list[Verdict]]:
         again = f"Run notebook {verdict.notebook or 'that wrote it'} again, or delete the file."
         if verdict.id not in known:
             raise UnknownNameError(f"claim in {path}", verdict.id, known, again)
-        if strange := set(verdict.clauses) - set(known[verdict.id].rule):
+        claim = known[verdict.id]
+        try:
+            due = claims.judge(claim, verdict.measured, scale=verdict.scale, unlearnt=verdict.unlearnt)
+        except WorkbookError:  # of another rule, whose quantities were others
+            due = None
+        if due is None or (due.verdict, due.clauses) != (verdict.verdict, verdict.clauses):
             raise DamagedFileError(
-                f"{path}: expected a verdict on claim {verdict.id!r} by its rule {list(known[verdict.id].rule)}, "
-                f"got one by {sorted(strange)}. {again}"
+                f"{path}: expected a verdict on claim {verdict.id!r} by its rule {list(claim.rule)} at scale "
+                f"{verdict.scale}, got {verdict.verdict!r} by {list(verdict.clauses)}. {again}"
             )
         found[verdict.id].append(verdict)
     return found

@@ -21,7 +21,7 @@ from transformers import PrinterCallback
 from .. import __version__, backbones
 from ..data import rows as training_data
 from ..errors import InvalidValueError, WorkbookError
-from ..files import CHECKSUMS, atomic_folder, cache_path, locked, verify_checksums, write_checksums
+from ..files import CHECKSUMS, atomic_folder, cache_path, is_whole, locked, verify_checksums, write_checksums
 from ..objectives import get as get_objective
 from ..resolved import digest
 from .prepare import check, prepared
@@ -82,7 +82,7 @@ class StageRun:
             # peft's and transformers' own calls of what transformers renamed.
             warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
             processes = PartialState()
-            if processes.is_main_process and not self._is_kept():  # a cache that is only read takes no lock
+            if processes.is_main_process and not is_whole(self.kept):  # a cache that is only read takes no lock
                 # Where another training does the same stage, wait, and take its result.
                 stack.enter_context(locked(f"stage-{self.work.name}"))
             processes.wait_for_everyone()  # all look into the cache when nobody writes there any more
@@ -94,12 +94,9 @@ class StageRun:
         self.model[0].measure_attention()
         return record
 
-    def _is_kept(self) -> bool:
-        return (self.kept / CHECKSUMS).is_file()
-
     def _kept(self, loss: nn.Module) -> dict[str, Any] | None:
         """The record of a stage trained before, its weights put into the model; None if there is none."""
-        if not self._is_kept():
+        if not is_whole(self.kept):
             return None
         verify_checksums(self.kept, f"Delete {self.kept} to train the stage again.")
         load_weights(trainable(self.model, loss), self.kept)
@@ -188,7 +185,7 @@ class StageRun:
 def begun(key: str) -> bool:
     """Whether the cache holds the stage of a key, or a checkpoint of it."""
     kept, work = _folders(key)
-    return (kept / CHECKSUMS).is_file() or any((one / CHECKSUMS).is_file() for one in checkpoints(work))
+    return is_whole(kept) or any((one / CHECKSUMS).is_file() for one in checkpoints(work))
 
 
 def _folders(key: str) -> tuple[Path, Path]:

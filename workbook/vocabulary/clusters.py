@@ -2,8 +2,9 @@
 
 The paper clusters the rows by k-means, puts the centroids in the place of the head and leaves the input embeddings as
 they are (section 3.2.1). How it begins, how long it runs and whether it scales the rows is not said, nor is the code
-published. Here the rows are scaled to length 1 by default (spherical): on SmolLM2's head, with 4000 clusters, 61% of
-the pairs of tokens that differ by case or a leading space then share a cluster, without scaling 58%.
+published. Here the rows are scaled to length 1 by default (spherical). The iterations are scikit-learn's; its start,
+k-means++, would take many minutes for thousands of clusters, so many centers are drawn at a time
+(``benchmarks/kmeans.py``).
 
 The new head's row is the mean of its tokens' rows as they are, also where they were scaled for clustering. A cluster's
 logit then is the mean of its tokens' logits, on the scale of the model; the length-1 center of the clustering would
@@ -20,15 +21,16 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import normalize
 
-from ..backbones import capability, load_head
+from ..backbones import load_head
 from ..errors import DamagedFileError, InvalidValueError, MissingDataError
-from ..files import CHECKSUMS, atomic_folder, cache_path, verify_checksums, write_checksums
-from .kmeans import KMeans, Rows
+from ..files import CHECKSUMS, atomic_folder, cache_path, is_whole, verify_checksums, write_checksums
+from ..resolved import digest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,8 +38,9 @@ if TYPE_CHECKING:
 
 WEIGHTS, CONFIG = "clusters.safetensors", "config.json"
 ITERATIONS = 10
-CHUNK = 2048
-_VERSION = 1  # counts up when the same arguments come to give other clusters
+_ROUNDS = 8  # in which the starting centers are drawn
+_CANDIDATES = 3  # rows drawn for each of them
+_VERSION = 2  # counts up when the same arguments come to give other clusters
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +50,8 @@ class Clusters:
     Attributes:
         assignment: int64 (vocabulary,), the cluster of each token.
         centroids: float32 (k, dim), the new head: means of the head's rows, as they are, over each cluster.
-        distances: float32 (vocabulary,), from each token's row to its cluster's center; both scaled to length 1 if
-            spherical.
+        distances: float32 (vocabulary,), from each token's row to the mean of its cluster's, of rows scaled to length 1
+            if spherical.
         spherical: Whether the rows were scaled to length 1 for clustering.
         seed: Of the starting centers.
         head_sha256: Of the head the clusters were made from, see :func:`head_sha256`.
@@ -183,27 +186,19 @@ _OTHER_HEAD = "Name the backbone the clusters came from, or cluster this head."
 
 @torch.no_grad()
 def cluster_head(
-    head: torch.Tensor,
-    k: int,
-    *,
-    spherical: bool = True,
-    seed: int = 0,
-    iterations: int = ITERATIONS,
-    chunk: int = CHUNK,
+    head: torch.Tensor, k: int, *, spherical: bool = True, seed: int = 0, iterations: int = ITERATIONS
 ) -> Clusters:
-    """K-means of the rows of a language-model head.
+    """K-means of the rows of a language-model head, in float32 on the CPU.
 
-    Computed in float32 on the head's device, ``chunk`` rows at a time: beside the head it needs memory for a few times
-    chunk x k numbers and a few times the centroids. A seed gives the same clusters again on the same machine with as
-    many threads; elsewhere roundings may send a row that lies between two clusters to the other.
+    A seed gives the same clusters again on the same machine with as many threads; elsewhere roundings may send a row
+    that lies between two clusters to the other.
 
     Args:
-        head: (vocabulary, dim), any floating dtype. Rows that agree are allowed: they share a cluster.
+        head: (vocabulary, dim), any floating dtype, any device. Rows that agree are allowed: they share a cluster.
         k: Clusters.
-        spherical: Rows scaled to length 1, centers too, nearest by cosine; else nearest by Euclidean distance.
+        spherical: Rows scaled to length 1; else as they are.
         seed: Of the rows that the clusters start from.
         iterations: At most so many; it ends earlier where no row changes its cluster.
-        chunk: Rows in one go: fewer for less memory. But for roundings nothing else changes.
 
     Returns:
         The clusters, on the CPU.
@@ -216,25 +211,37 @@ def cluster_head(
 
     Source: LENS, section 3.2.1; k of 4000 and 8000, section 4.1.
     """
+    from sklearn.cluster import KMeans  # takes a second to import
+
     if not isinstance(head, torch.Tensor) or head.ndim != 2 or not head.is_floating_point():
         got = f"{head.dtype} {tuple(head.shape)}" if isinstance(head, torch.Tensor) else type(head).__name__
         raise InvalidValueError("head", "a floating tensor (vocabulary, dim), such as load_head(name).weight", got)
     k, seed = _checked(head, k, spherical, seed)
     iterations = _whole("iterations", iterations, "a whole number of at least 1", 1)
-    chunk = _whole("chunk", chunk, "a whole number of at least 1", 1)
     head = head.detach()
-    _refuse_rows(head, k, spherical, chunk)
-
-    clustering = KMeans(Rows(head, unit=spherical, chunk=chunk), k)
-    clustering.draw(torch.Generator().manual_seed(seed))
-    clustering.run(iterations)
-    owner, distances = clustering.owner, clustering.distances()
-    centroids = Rows(head, unit=False, chunk=chunk).means(owner, k)
-    return Clusters(owner.cpu(), centroids.cpu(), distances.cpu(), spherical, seed, head_sha256(head))
+    rows = _rows(head, spherical)
+    different = np.unique(rows, axis=0)
+    if len(different) < k:
+        what = "directions of the head's rows" if spherical else "rows of the head"
+        raise InvalidValueError("k", f"at most {len(different)}, the different {what}", k)
+    centers = _start(different, k, np.random.default_rng(seed))
+    while True:
+        fitted = KMeans(k, init=centers, n_init=1, max_iter=iterations, tol=0).fit(rows)
+        centers, assignment = fitted.cluster_centers_, fitted.labels_
+        distances = np.linalg.norm(rows - centers[assignment], axis=1)
+        empty = np.flatnonzero(np.bincount(assignment, minlength=k) == 0)
+        if not len(empty):
+            break
+        # The last look at all rows may leave a center without any: it begins again at a row that is far from its own.
+        centers[empty] = rows[distances.argsort()[::-1][: len(empty)]]
+    owner = torch.from_numpy(assignment).long()
+    sums = torch.zeros(k, head.shape[1], dtype=torch.float64).index_add_(0, owner, head.cpu().double())
+    centroids = (sums / owner.bincount(minlength=k)[:, None]).float()
+    return Clusters(owner, centroids, torch.from_numpy(distances), spherical, seed, head_sha256(head))
 
 
 def clusters_of(backbone: str, k: int, *, spherical: bool = True, seed: int = 0) -> Clusters:
-    """:func:`cluster_head` of a backbone's head, kept in the cache; on CUDA where there is one.
+    """:func:`cluster_head` of a backbone's head, kept in the cache.
 
     Args:
         backbone: See :func:`~workbook.backbones.resolve`.
@@ -249,21 +256,19 @@ def clusters_of(backbone: str, k: int, *, spherical: bool = True, seed: int = 0)
     """
     head = load_head(backbone).weight.detach()
     k, seed = _checked(head, k, spherical, seed)  # before they name a folder
-    device = torch.device(capability()["device"])
-    content = [_VERSION, head_sha256(head), k, spherical, seed, ITERATIONS, device.type]
-    kept = cache_path("clusters", hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()[:24])
-    if not (kept / CHECKSUMS).is_file():
-        cluster_head(head.to(device), k, spherical=spherical, seed=seed).save(kept)
+    kept = cache_path("clusters", digest([_VERSION, head_sha256(head), k, spherical, seed, ITERATIONS])[:24])
+    if not is_whole(kept):
+        cluster_head(head, k, spherical=spherical, seed=seed).save(kept)
     verify_checksums(kept, f"Delete {kept}; it is made again.")
     return Clusters.load(kept)
 
 
 def head_sha256(head: torch.Tensor) -> str:
     """Hex sha256 of a head's shape and its values in float32, whatever its dtype and device."""
-    digest = hashlib.sha256(json.dumps(list(head.shape)).encode())
-    for part in head.detach().split(CHUNK):
-        digest.update(part.float().cpu().contiguous().numpy())
-    return digest.hexdigest()
+    content = hashlib.sha256(json.dumps(list(head.shape)).encode())
+    for part in head.detach().split(2048):  # no float32 copy of the whole
+        content.update(part.float().cpu().contiguous().numpy())
+    return content.hexdigest()
 
 
 def variants(tokenizer: PreTrainedTokenizerBase, vocabulary: int) -> pd.DataFrame:
@@ -333,25 +338,46 @@ def _whole(name: str, value: Any, expected: str, least: int, most: float = math.
     return int(value)
 
 
-def _refuse_rows(head: torch.Tensor, k: int, spherical: bool, chunk: int) -> None:
-    """Refuse rows that can't be clustered."""
-    different = set()
-    for begin in range(0, len(head), chunk):
-        rows = head[begin : begin + chunk].float()
-        if len(bad := (~rows.isfinite().all(dim=1)).nonzero()):
-            raise InvalidValueError("head", "finite numbers", f"others in row {begin + int(bad[0])}")
-        if spherical and len(bad := (rows == 0).all(dim=1).nonzero()):
-            raise InvalidValueError(
-                "head",
-                "rows that point somewhere, to scale them to length 1",
-                f"zeros in row {begin + int(bad[0])}",
-                "Cluster without scaling (spherical=False), or leave out the rows of no token.",
-            )
-        if len(different) < k:
-            # In float64, so that rows of one direction agree once they are rounded to float32.
-            rows = normalize(rows.double(), dim=1).float() if spherical else rows
-            values = (rows + 0.0).cpu().numpy()  # -0 becomes 0
-            different.update(hashlib.blake2b(row, digest_size=16).digest() for row in values)
-    if len(different) < k:
-        what = "directions of the head's rows" if spherical else "rows of the head"
-        raise InvalidValueError("k", f"at most {len(different)}, the different {what}", k)
+def _start(rows: np.ndarray, k: int, generator: np.random.Generator) -> np.ndarray:
+    """Rows to begin from, float32 (k, dim): far from each other, with other rows near them.
+
+    In rounds, rows are drawn with odds by their squared distances to the nearest center so far, more than needed; those
+    are kept that bring most of the other rows nearer, where a row counts for the nearest of the drawn alone. That is
+    greedy k-means++ with many centers a round.
+    """
+    from sklearn.metrics import pairwise_distances_argmin_min as nearest
+
+    chosen = np.zeros(0, dtype=np.int64)
+    gaps = np.square(rows, dtype=np.float64).sum(axis=1)  # to the nearest center; to 0 before there is any
+    for wanted in (k * (done + 1) // _ROUNDS for done in range(_ROUNDS)):
+        if not (count := wanted - len(chosen)):
+            continue
+        odds = gaps.clip(min=1e-12)  # never 0, or rows that agree with a center could leave too few to draw from
+        odds[chosen] = 0
+        most = min(_CANDIDATES * count, len(rows) - len(chosen))
+        drawn = generator.choice(len(rows), most, replace=False, p=odds / odds.sum())
+        owner, near = nearest(rows, rows[drawn], metric="sqeuclidean")
+        gains = np.bincount(owner, weights=(gaps - near).clip(min=0), minlength=most)
+        picked = drawn[np.argsort(-gains, kind="stable")[:count]]
+        near = nearest(rows, rows[picked], metric="sqeuclidean")[1]
+        gaps = np.minimum(gaps, near) if len(chosen) else near
+        chosen = np.concatenate([chosen, picked])
+    return rows[chosen]
+
+
+def _rows(head: torch.Tensor, spherical: bool) -> np.ndarray:
+    """What is clustered, float32 (vocabulary, dim), once every row was seen to be a vector that points somewhere."""
+    rows = head.float().cpu()
+    if len(bad := (~rows.isfinite().all(dim=1)).nonzero()):
+        raise InvalidValueError("head", "finite numbers", f"others in row {int(bad[0])}")
+    if not spherical:
+        return (rows + 0.0).numpy()  # -0 becomes 0
+    if len(bad := (rows == 0).all(dim=1).nonzero()):
+        raise InvalidValueError(
+            "head",
+            "rows that point somewhere, to scale them to length 1",
+            f"zeros in row {int(bad[0])}",
+            "Cluster without scaling (spherical=False), or leave out the rows of no token.",
+        )
+    # In float64, so that rows of one direction agree once they are rounded to float32.
+    return (normalize(rows.double(), dim=1).float() + 0.0).numpy()

@@ -26,7 +26,7 @@ def sparse(vectors: Any, top: int) -> list[dict[int, float]]:
     """The largest weights of each vector by cluster, largest first; weights of 0 are left out.
 
     Args:
-        vectors: (texts, clusters), an array or a tensor, no number below 0.
+        vectors: (texts, clusters), an array or a tensor, finite numbers, none below 0.
         top: How many at most; of equal weights, the one of the lower cluster comes first.
 
     Raises:
@@ -41,8 +41,8 @@ def sparse(vectors: Any, top: int) -> list[dict[int, float]]:
     rows = np.asarray(vectors.detach().cpu().float() if hasattr(vectors, "detach") else vectors)
     if rows.ndim != 2 or rows.dtype.kind not in "fiu":
         raise InvalidValueError("vectors", "numbers (texts, clusters)", f"{rows.dtype} {rows.shape}")
-    if not (rows >= 0).all():  # false for what is no number, too
-        raise InvalidValueError("vectors", "weights of 0 or more", "others", "Are they from a lexicon model?")
+    if not ((rows >= 0) & (rows < np.inf)).all():  # false for what is no number, too
+        raise InvalidValueError("vectors", "weights of 0 or more, finite", "others", "Are they from a lexicon model?")
     found = []
     for row in rows:
         clusters = row.nonzero()[0]

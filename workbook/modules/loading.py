@@ -1,0 +1,70 @@
+"""Loading a saved embedder, and no code that comes with it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules.module import Module
+
+from .. import backbones
+from ..errors import InvalidValueError
+
+
+def load_embedder(folder: str | os.PathLike, *, trust_remote_code: bool = False, **options: Any) -> SentenceTransformer:
+    """A saved model, made of this library's modules and of sentence-transformers' own.
+
+    A folder names the classes of its modules. ``SentenceTransformer(folder)`` refuses this library's, and with
+    ``trust_remote_code`` takes any, the folder's own Python files among them.
+
+    Args:
+        folder: As ``model.save`` wrote it.
+        trust_remote_code: Run code of the folder's own, and of other packages that it names.
+        **options: Of ``SentenceTransformer``, such as ``device``.
+
+    Raises:
+        InvalidValueError: The model needs other code, which was not allowed; the message names the class.
+            Or a device that is not there.
+        DamagedFileError: A file can't be read, or its content is not what was saved.
+
+    Example:
+        >>> import tempfile, workbook
+        >>> folder = tempfile.mkdtemp()
+        >>> workbook.build("mean", "tiny-llama").save(folder)
+        >>> load_embedder(folder).encode(["one text"]).shape
+        (1, 32)
+    """
+    folder = Path(folder)
+    backbones.capability(options.get("device"))  # refuses one that is not there
+    model_kwargs = {"use_safetensors": True} | options.pop("model_kwargs", {})  # nothing is unpickled
+    with backbones.loading(folder, "a model that sentence-transformers can load", backbones.TRUST):
+        if not trust_remote_code:
+            _refuse_activations(folder)
+        # Classes that are given are not looked up by name: all others meet sentence-transformers' own refusal.
+        return SentenceTransformer._load_with_module_classes(
+            str(folder),
+            dict(_own(Module)),
+            trust_remote_code=trust_remote_code,
+            model_kwargs=model_kwargs,
+            **options,
+        )
+
+
+def _own(kind: type[Module]) -> Iterator[tuple[str, type[Module]]]:
+    """This library's modules, by the names under which they are saved."""
+    for one in kind.__subclasses__():
+        if one.__module__.startswith("workbook."):
+            yield f"{one.__module__}.{one.__qualname__}", one
+        yield from _own(one)
+
+
+def _refuse_activations(folder: Path) -> None:
+    """Refuse activations of other packages, in whose place sentence-transformers would take its default."""
+    for file in sorted(folder.rglob("config.json")):
+        name = str(json.loads(file.read_text(encoding="utf-8")).get("activation_function", ""))
+        if "." in name and not name.startswith("torch."):
+            raise InvalidValueError(str(file), "an activation_function of torch", name, backbones.TRUST)

@@ -1,0 +1,45 @@
+"""What is a text that can be read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .errors import InvalidValueError
+
+LONGEST = 5_000_000
+"""Characters of the longest text that is read. A text is tokenized whole before it is cut to what a model reads, since
+its end can change tokens before it; a million characters take seconds, and no book has more than this."""
+
+
+def is_text(value: Any) -> bool:
+    """Whether it is a string that UTF-8 can hold: JSON can escape half of a surrogate pair, and nothing reads that."""
+    return isinstance(value, str) and _broken(value) is None
+
+
+def check_text(name: str, value: Any) -> None:
+    """Refuse what a tokenizer can't read, or not in reasonable time.
+
+    Args:
+        name: Of the value, for the error.
+        value: Anything.
+
+    Raises:
+        InvalidValueError: No string, one that UTF-8 can't hold, or one of more than :data:`LONGEST` characters.
+    """
+    if not isinstance(value, str):
+        raise InvalidValueError(name, "strings", value, "Drop it, or turn it into text first.")
+    if len(value) > LONGEST:
+        got = f"{len(value):,} characters: {value[:20]}..."
+        raise InvalidValueError(name, f"at most {LONGEST:,} characters in a text", got, "Cut it, or split it.")
+    if (place := _broken(value)) is not None:
+        way_out = f"Drop that half of a surrogate pair, character {place + 1}, or mend where the text comes from."
+        raise InvalidValueError(name, "strings that UTF-8 can hold", value[place : place + 20], way_out)
+
+
+def _broken(text: str) -> int | None:
+    """Where the first character is that UTF-8 can't hold, or None."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return error.start
+    return None
