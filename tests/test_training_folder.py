@@ -281,7 +281,7 @@ def test_a_resume_that_begins_anew_says_so(stopped, tmp_path, monkeypatch):
     folder = tmp_path / "out"
     one = stopped(folder)
     monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path / "another"))
-    said = f"The cache {cache_path()} does not hold all that was trained for {folder}, .*: what is missing begins anew"
+    said = f"The cache {cache_path()} does not hold all of the training in {folder}: .* What is missing begins anew"
     with steps_counted(monkeypatch) as steps, pytest.warns(UserWarning, match=said):
         into(folder, one, resume=True)
     assert steps == [1, 2, 3, 4, 5, 6]
@@ -296,7 +296,7 @@ def test_a_cache_that_was_cleaned_is_said_too(own, tmp_path, monkeypatch, lost, 
     for number in lost:
         shutil.rmtree(cache_path("stages", list(made.manifest["stages"].values())[number]["key"][:24]))
     (folder / "model.safetensors").unlink()
-    with steps_counted(monkeypatch) as counted, pytest.warns(UserWarning, match="what is missing begins anew"):
+    with steps_counted(monkeypatch) as counted, pytest.warns(UserWarning, match="What is missing begins anew"):
         into(folder, *stages, resume=True)
     assert counted == steps
 

@@ -156,8 +156,8 @@ def _is_done(output: Path, before: dict[str, Any], now: dict[str, Any], resume: 
     reached = len(kept) if done else max([1, *(number for number, is_kept in enumerate(kept, 1) if is_kept)])
     if resume and not all(kept[:reached]):
         warnings.warn(
-            f"The cache {cache_path()} does not hold all that was trained for {output}, since it is another one or was "
-            "cleaned: what is missing begins anew.",
+            f"The cache {cache_path()} does not hold all of the training in {output}: it is another one, it was "
+            "cleaned, or nothing was kept yet. What is missing begins anew.",
             stacklevel=2,
         )
     return False
