@@ -321,6 +321,9 @@ def _reason(error: Exception) -> str | None:
     """
     if isinstance(error, RuntimeError):
         return "No room for all of it" if re.search("unexpected pos|PytorchStreamWriter", str(error)) else None
-    number = error.errno if isinstance(error, OSError) else re.search(r"\(os error (\d+)\)", str(error))
-    number = int(number[1]) if isinstance(number, re.Match) else number
+    if isinstance(error, OSError):
+        number = error.errno
+    else:
+        found = re.search(r"\(os error (\d+)\)", str(error))
+        number = int(found[1]) if found else None
     return os.strerror(number) if number in _CANNOT_WRITE else None
