@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 from transformers import PreTrainedTokenizerFast
 
 from workbook import backbones
-from workbook.errors import DamagedFileError, InvalidValueError, MissingDataError, ModelNotFoundError
+from workbook.errors import DamagedFileError, InvalidValueError, MissingDataError, ModelNotFoundError, OutputError
 from workbook.files import write_checksums
 from workbook.vocabulary import clusters as module
 from workbook.vocabulary.clusters import Clusters, cluster_head, clusters_of, head_sha256, variants
@@ -242,6 +242,13 @@ def test_saved_and_loaded(spherical, tmp_path):
     for name in ("spherical", "seed", "head_sha256", "inertia"):
         assert getattr(found, name) == getattr(made, name)
     assert [path.name for path in tmp_path.iterdir()] == ["clusters"]
+
+
+def test_a_folder_of_others_is_never_replaced(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(OutputError, match=r"one of clusters, got .* with notes\.txt\. Choose another"):
+        cluster_head(noise(), 20).save(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_damage_is_found(tmp_path):

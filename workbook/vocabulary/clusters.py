@@ -28,7 +28,7 @@ from safetensors.torch import load_file, save_file
 from torch.nn.functional import normalize
 
 from ..backbones import load_head
-from ..errors import DamagedFileError, InvalidValueError, MissingDataError
+from ..errors import DamagedFileError, InvalidValueError, MissingDataError, OutputError
 from ..files import CHECKSUMS, atomic_folder, cache_path, is_whole, verify_checksums, write_checksums
 from ..resolved import digest
 
@@ -147,11 +147,17 @@ class Clusters:
         """Write the clusters as a folder of their own: safetensors, configuration, checksums; all or nothing.
 
         Args:
-            folder: Where; one that is there is replaced.
+            folder: Where; clusters that are there are replaced.
 
         Raises:
-            OutputError: The folder can't be written.
+            OutputError: The folder can't be written, or holds something else, which is left as it is.
         """
+        others = {path.name for path in Path(folder).glob("*")} - {WEIGHTS, CONFIG, CHECKSUMS}
+        if others:
+            raise OutputError(
+                f"Expected an absent or empty folder, or one of clusters, got {folder} with {sorted(others)[0]}. "
+                "Choose another."
+            )
         with atomic_folder(Path(folder)) as temporary:
             save_file({name: getattr(self, name).contiguous() for name in _TENSORS}, temporary / WEIGHTS)
             config = {"spherical": self.spherical, "seed": self.seed, "head_sha256": self.head_sha256}
