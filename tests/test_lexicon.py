@@ -378,7 +378,7 @@ def test_a_head_of_another_width():
 def test_a_row_of_which_nothing_is_pooled(pooling):
     given = batch()
     given["pooling_mask"][1] = 0
-    with pytest.raises(InvalidValueError, match=r"pooling_mask: expected a token of the text in every row.*row 1"):
+    with pytest.raises(InvalidValueError, match=r"pooling_mask: expected a pooled token in every row.*row 1"):
         Lexicon(random(5, 16), pooling)(given)
 
 

@@ -78,8 +78,6 @@ class AttentionPooling(SavedModule):
         """
         states, mask = features["token_embeddings"], features["attention_mask"]
         pooled = features.get("pooling_mask", mask)
-        if (empty := (pooled.sum(dim=1) == 0).nonzero()).numel():
-            raise InvalidValueError("pooling_mask", "a pooled token in every row", f"none in row {int(empty[0])}")
         vectors = pool(self.read(states, mask), pooled, "mean")
         features["sentence_embedding"] = normalize(vectors, dim=1)
         return features
