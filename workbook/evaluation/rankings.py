@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from scipy.stats import kendalltau, rankdata, t
+from scipy.stats import kendalltau, rankdata
 
 from ..errors import InvalidValueError, UnknownNameError
+from .intervals import of_mean
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -170,9 +171,8 @@ def _ranks(matrix: np.ndarray) -> np.ndarray:
 
 def _mean(values: Sequence[float]) -> tuple[float, float, float]:
     """Mean and its 95 % interval, by Student's t."""
-    numbers, count = np.array(values, dtype=float), len(values)
-    half = t.ppf(0.975, count - 1) * numbers.std(ddof=1) / np.sqrt(count) if count > 1 else np.nan
-    return float(numbers.mean()), float(numbers.mean() - half), float(numbers.mean() + half)
+    mean, half = float(np.mean(values)), of_mean(values)
+    return mean, mean - half, mean + half
 
 
 def _checked(cosines: Mapping[str, np.ndarray], least: int = 1) -> dict[str, np.ndarray]:
