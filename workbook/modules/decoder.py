@@ -16,6 +16,7 @@ from .. import backbones
 from ..errors import AttentionError, InvalidValueError
 from ..files import verify_checksums, write_checksums, writing
 from ..templates import Encoded, Template, answer_opening, as_template
+from .saving import hub_options
 
 # Tokens that one forward pass takes on a CPU: enough to keep two cores busy, few enough for texts of nearly one length.
 _CPU_TOKENS = 512
@@ -287,7 +288,7 @@ class Decoder(InputModule):
         Raises:
             DamagedFileError: A file does not match its checksum.
         """
-        hub = {key: kwargs[key] for key in ("token", "cache_folder", "revision", "local_files_only") if key in kwargs}
+        hub = hub_options(kwargs)
         folder = Path(cls.load_dir_path(model_name_or_path, subfolder=subfolder, **hub))
         verify_checksums(
             folder,

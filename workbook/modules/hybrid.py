@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..errors import InvalidValueError
 from ..files import writing
+from .saving import hub_options
 
 _PARTS = ("first", "second")
 
@@ -108,7 +109,7 @@ class Hybrid(InputModule):
         Raises:
             DamagedFileError: As the embedders' own modules.
         """
-        hub = {key: kwargs[key] for key in ("token", "cache_folder", "revision", "local_files_only") if key in kwargs}
+        hub = hub_options(kwargs)
         folder = Path(cls.load_dir_path(model_name_or_path, subfolder=subfolder, **hub))
         # The code is this library's own: what a model names beyond it, sentence-transformers would have to be allowed.
         models = [SentenceTransformer(str(folder / part), trust_remote_code=True, device="cpu") for part in _PARTS]

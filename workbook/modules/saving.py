@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,6 +14,13 @@ from ..errors import DamagedFileError
 from ..files import verify_checksums, write_checksums, writing
 
 WEIGHTS = "model.safetensors"
+
+
+def hub_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a module's loading options that say how its files are fetched from a hub."""
+    return {
+        name: options[name] for name in ("token", "cache_folder", "revision", "local_files_only") if name in options
+    }
 
 
 class SavedModule(Module):
@@ -38,7 +46,7 @@ class SavedModule(Module):
         Raises:
             DamagedFileError: A file does not match its checksum, or the weights are of other names or shapes.
         """
-        hub = {key: kwargs[key] for key in ("token", "cache_folder", "revision", "local_files_only") if key in kwargs}
+        hub = hub_options(kwargs)
         folder = Path(cls.load_dir_path(model_name_or_path, subfolder=subfolder, **hub))
         verify_checksums(folder, "Save the model again, or copy it again from its source.")
         weights = load_file(folder / WEIGHTS)
