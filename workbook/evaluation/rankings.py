@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import kendalltau, rankdata
 
-from ..errors import InvalidValueError, UnknownNameError
+from ..errors import InvalidValueError, UnknownNameError, whole
 from .intervals import of_mean
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def neighbours(cosines: Mapping[str, np.ndarray], documents: Sequence[str], top:
     queries, columns = next(iter(matrices.values())).shape
     if len(documents) != columns:
         raise InvalidValueError("documents", f"{columns}, one a column of the cosines", len(documents))
-    _whole("top", top)
+    top = whole("top", top)
     best = {name: _nearest(matrix, top) for name, matrix in matrices.items()}
     rows = [
         (query, name, rank, documents[document], float(matrices[name][query, document]))
@@ -107,7 +107,7 @@ def agreement(cosines: Mapping[str, np.ndarray], top: int = 10) -> pd.DataFrame:
     """
     matrices = _checked(cosines, least=2)
     queries, documents = next(iter(matrices.values())).shape
-    _whole("top", top, documents)
+    top = whole("top", top, most=documents)
     best = {name: _nearest(matrix, top) for name, matrix in matrices.items()}
     rows = []
     for first, second in combinations(matrices, 2):
@@ -146,7 +146,7 @@ def complement(cosines: Mapping[str, np.ndarray], top: int = 1) -> pd.DataFrame:
     queries, documents = next(iter(matrices.values())).shape
     if queries > documents:
         raise InvalidValueError("cosines", "a document or more for each query", (queries, documents))
-    _whole("top", top)
+    top = whole("top", top)
     frames = []
     for first, second in combinations(matrices, 2):
         ranks = {side: _ranks(matrices[name]) for side, name in (("first", first), ("second", second))}
@@ -189,8 +189,3 @@ def _checked(cosines: Mapping[str, np.ndarray], least: int = 1) -> dict[str, np.
             way_out = "A training that ran away leaves such a model."
             raise InvalidValueError(f"cosines of {name}", "finite numbers", f"NaN or inf in {bad} rows", way_out)
     return matrices
-
-
-def _whole(name: str, value: object, most: int | None = None) -> None:
-    if type(value) is not int or value < 1 or (most is not None and value > most):
-        raise InvalidValueError(name, "a whole number from 1" + (f" to {most}" if most else ""), value)

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ..corpora import authored
-from ..errors import InvalidValueError, MissingDataError
+from ..errors import InvalidValueError, MissingDataError, whole
 from ..scale import Scale, get_scale
 from . import intervals
 from .outcomes import Outcomes, average_precision, units
@@ -72,10 +72,7 @@ def evaluate(
 
     if not isinstance(model, SentenceTransformer):
         raise InvalidValueError("model", "a SentenceTransformer", model, "workbook.build(method) makes one.")
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise InvalidValueError("batch_size", "a positive whole number", batch_size)
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise InvalidValueError("seed", "a whole number, 0 or more", seed)
+    batch_size, seed = whole("batch_size", batch_size), whole("seed", seed, 0)
     scale = scale if isinstance(scale, Scale) else get_scale(scale)
     names = task_names(suite)
     first = next(iter(model), None)

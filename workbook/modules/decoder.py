@@ -13,7 +13,7 @@ from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from .. import attention as attention_modes
 from .. import backbones
-from ..errors import AttentionError, InvalidValueError
+from ..errors import AttentionError, InvalidValueError, whole
 from ..files import verify_checksums, write_checksums, writing
 from ..templates import Encoded, Template, answer_opening, as_template
 from .saving import hub_options
@@ -155,9 +155,7 @@ class Decoder(InputModule):
 
     @max_length.setter
     def max_length(self, value: int) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InvalidValueError("max_length", "a positive whole number of tokens", value)
-        self._max_length = value
+        self._max_length = whole("max_length", value, of="tokens")
 
     @property
     def max_seq_length(self) -> int:

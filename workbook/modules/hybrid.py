@@ -12,7 +12,7 @@ from sentence_transformers.base.modules import InputModule
 from torch.nn.functional import normalize
 from transformers import PreTrainedTokenizerBase
 
-from ..errors import InvalidValueError
+from ..errors import InvalidValueError, whole
 from ..files import writing
 from .saving import hub_options
 
@@ -69,9 +69,7 @@ class Hybrid(InputModule):
 
     @max_seq_length.setter
     def max_seq_length(self, value: int) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InvalidValueError("max_seq_length", "a positive whole number of tokens", value)
-        self.first.max_seq_length = self.second.max_seq_length = value
+        self.first.max_seq_length = self.second.max_seq_length = whole("max_seq_length", value, of="tokens")
 
     def get_embedding_dimension(self) -> int:
         """Both widths together."""
