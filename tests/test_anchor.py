@@ -230,7 +230,7 @@ def test_what_is_refused(overfit, tmp_path):
     with pytest.raises(InvalidValueError, match=r"document, from pair 4 on: expected a text .* got 'none in row 1'"):
         anchor_losses(model, empty, head=head, batch_size=4)
     for tokens in (0, -1, True, 2.0, None):
-        with pytest.raises(InvalidValueError, match="tokens: expected a whole number from 1"):
+        with pytest.raises(InvalidValueError, match="tokens: expected a positive whole number"):
             regenerated(model, ["a"], tokens=tokens, head=head)
     with pytest.raises(InvalidValueError, match="texts"):
         regenerated(model, [], head=head)

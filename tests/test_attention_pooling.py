@@ -71,22 +71,39 @@ def test_parity_with_nv_embed(variant):
         fixture.close(gradient, f"grad.{name}", kind="gradients")
 
 
+LEAD = TEMPLATES["nv-embed"].model_copy(update={"mask": "lead"})
+
+
 @pytest.mark.parametrize("side", ["query", "passage"])
-def test_parity_with_nv_embed_from_text_to_vector(side):
-    """With the published way to count the instruction's tokens, the beginning of text among them."""
+@pytest.mark.parametrize(("form", "template"), [("intended", LEAD), ("released", "nv-embed-released")])
+def test_parity_with_nv_embed_from_text_to_vector(form, template, side):
+    """With the published ways to count the instruction's tokens, the beginning of text among them or not."""
     fixture = Fixture("nv_embed_latent/text_end_to_end")
-    template = TEMPLATES["nv-embed"].model_copy(update={"mask": "lead"})
     decoder = Decoder(fixture.decoder(), fixture.tokenizer("right"), attention="bidirectional", template=template)
     texts = fixture.texts[side]
     instruction = texts["instruction"].removeprefix("Instruct: ").removesuffix("\nQuery: ")
     with torch.no_grad():
         features = decoder(decoder.preprocess(texts["texts"], prompt=instruction))
         assert features["input_ids"].equal(fixture.expected[f"{side}.input_ids"])
-        assert features["pooling_mask"].equal(fixture.expected[f"{side}.intended.pool_mask"])
+        assert features["pooling_mask"].equal(fixture.expected[f"{side}.{form}.pool_mask"])
         real = features["attention_mask"].bool()
         fixture.close(features["token_embeddings"], f"{side}.token_states", real, kind="token_states")
         vectors = from_fixture(fixture)(features)["sentence_embedding"]
-    fixture.close(vectors, f"{side}.intended.vector")
+    fixture.close(vectors, f"{side}.{form}.vector")
+
+
+def test_the_released_mask_of_nv_embed_by_name():
+    """It differs from the paper's in the instruction's last token, where the tokenizer adds a BOS, and is saved."""
+    paper, released = (
+        workbook.build("nv-embed", "tiny-llama", template=name, dtype="float32", device="cpu")
+        for name in ("nv-embed", "nv-embed-released")
+    )
+    one, other = (model.preprocess(["soil"], prompt="Find") for model in (paper, released))
+    assert one["input_ids"].equal(other["input_ids"])
+    (differs,) = (one["pooling_mask"] != other["pooling_mask"])[0].nonzero().flatten().tolist()
+    assert paper.tokenizer.decode(one["input_ids"][0, : differs + 1]) == "<s>Instruct: Find\nQuery: "
+    assert paper.preprocess(["soil"])["pooling_mask"].equal(released.preprocess(["soil"])["pooling_mask"])
+    assert released[0].get_config_dict()["template"]["mask"] == "columns"
 
 
 @pytest.mark.parametrize("mlp", ["geglu", "gelu"])

@@ -201,6 +201,13 @@ def test_instructions_of_evaluation_name_mteb_tasks():
         assert set(evaluation["task"]) - known <= {"AIR-Bench"}
 
 
+def test_the_instruction_of_an_offline_task():
+    for row in authored.instructions("docs").itertuples():
+        assert authored.instruction_of(row.task) == row.instruction
+    with pytest.raises(UnknownNameError, match=r"Unknown task 'DocRetrieval'\. Did you mean 'DocsRetrieval'"):
+        authored.instruction_of("DocRetrieval")
+
+
 def test_instructions_differ_between_papers_where_the_tables_do():
     def instruction(paper: str, task: str) -> str:
         frame = authored.instructions(paper)

@@ -15,7 +15,7 @@ from sentence_transformers import SentenceTransformer
 import workbook
 from workbook import backbones, cli, evaluation, figures
 from workbook.data import rows as data
-from workbook.errors import DamagedFileError, InvalidValueError, OutputError, UnknownNameError
+from workbook.errors import DamagedFileError, InvalidValueError, OutputError, UnknownNameError, whole
 from workbook.files import atomic_folder
 from workbook.methods import METHODS
 from workbook.modules import load_embedder
@@ -142,8 +142,31 @@ def test_unknown_names_and_values(call, error, message):
         call()
 
 
+@pytest.mark.parametrize("number", [7, np.int64(7), np.uint8(7)])
+def test_a_whole_number_of_any_type(number):
+    found = whole("n", number, most=7)
+    assert (found, type(found)) == (7, int)
+
+
+@pytest.mark.parametrize(
+    ("value", "bounds", "message"),
+    [
+        (0, {}, "n: expected a positive whole number, got 0."),
+        (True, {}, "n: expected a positive whole number, got True."),
+        (2.0, {"of": "steps"}, "n: expected a positive whole number of steps, got 2.0."),
+        ("2", {"least": 0}, "n: expected a whole number from 0, got '2'."),
+        (None, {"most": 4}, "n: expected a whole number from 1 to 4, got None."),
+        (5, {"least": 2, "most": 4, "of": "rows", "way_out": "Or drop it."},
+         "n: expected a whole number of rows from 2 to 4, got 5. Or drop it."),
+    ],
+)  # fmt: skip
+def test_what_is_no_whole_number(value, bounds, message):
+    with pytest.raises(InvalidValueError, match=f"^{re.escape(message)}$"):
+        whole("n", value, **bounds)
+
+
 def test_a_negative_seed(tiny):
-    with pytest.raises(InvalidValueError, match="seed: expected a whole number, 0 or more, got -1"):
+    with pytest.raises(InvalidValueError, match="seed: expected a whole number from 0, got -1"):
         evaluation.evaluate(tiny, seed=-1)
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import log_softmax
+from scipy.stats import ttest_1samp
 from training_tools import write_encoder
 
 import workbook
@@ -60,6 +61,14 @@ def test_lengths_are_those_of_the_halves(model, rows):
         whole = model.encode(texts, prompt=instruction)
         for part, half in (("context", whole[:, :32]), ("eos", whole[:, 32:])):
             assert norms[kind, part] == pytest.approx(np.mean([np.sqrt((row**2).sum()) for row in half]), rel=1e-4)
+
+
+def test_few_texts_have_the_interval_of_student(model, rows):
+    norms = rows[rows["metric"] == "norm"].set_index(["task", "part"])
+    for kind, (texts, instruction) in causal2vec.texts_by_kind(SIZES).items():
+        lengths = np.linalg.norm(model.encode(texts, prompt=instruction)[:, 32:], axis=1)
+        low, high = ttest_1samp(lengths, 0).confidence_interval(0.95)
+        assert norms.loc[(kind, "eos"), ["low", "high"]].tolist() == pytest.approx([low, high], rel=1e-3)
 
 
 def test_the_held_out_loss_is_infonce(model):

@@ -1,9 +1,12 @@
+import math
 import warnings
 
 import pytest
 import torch
 from parity import Fixture, assert_relative
+from sentence_transformers import SentenceTransformer
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 import workbook
 from workbook import backbones
@@ -48,27 +51,64 @@ def check(fixture, loss, columns, prefix, names, labels=None):
     [
         ("hard_negative.scale50", 0.02, ("query", "positive", "negative")),
         ("hard_negative.scale20", 0.05, ("query", "positive", "negative")),
+        ("hard_negative_uneven.scale50", 0.02, ("query", "positive", "negative")),
         ("in_batch_only.scale20", 0.05, ("query", "positive")),
     ],
 )
 def test_parity_with_llm2vec(case, temperature, names, cached):
     fixture = Fixture("contrastive/llm2vec_hard_negative")
     loss = Contrastive(given(), temperature=temperature, mini_batch_size=cached)
-    gradients = check(fixture, loss, [fixture.tensors[name] for name in names], f"{case}.", names)
+    tensors = fixture.tensors
+    if "uneven" in case:  # 9 hard negatives of 6 queries
+        tensors["negative"] = tensors["negative_uneven"]
+    gradients = check(fixture, loss, [tensors[name] for name in names], f"{case}.", names)
     for name, gradient in gradients.items():
         fixture.close(gradient, f"{case}.grad.{name}", kind="gradients")
         assert_relative(gradient, fixture.expected[f"{case}.grad.{name}"], 1e-4)
 
 
-def test_parity_with_llm2vec_simcse():
-    fixture = Fixture("contrastive/llm2vec_simcse")
-    views = [fixture.tensors[name] for name in ("view1", "view2")]
-    gradients = check(fixture, Contrastive(given(), temperature=0.05), views, "", ("view1", "view2"))
-    for name, gradient in gradients.items():
-        fixture.close(gradient, f"grad.{name}", kind="gradients")
-        # The two views are so near that the gradients (1e-8) are mostly float32 round-off, in the fixture too; the same
-        # computation at the same temperature is held to 1e-4 by in_batch_only above.
-        assert_relative(gradient, fixture.expected[f"grad.{name}"], 5e-2)
+def infonce(query, candidates, temperature=0.02):
+    """The loss in float64, one query at a time; of the candidates the first so many are the positives."""
+    losses = []
+    for row, one in enumerate(query):
+        scores = torch.stack([one @ other / (one.norm() * other.norm()) for other in candidates]) / temperature
+        losses.append(scores.exp().sum().log() - scores[row])
+    return sum(losses) / len(losses)
+
+
+@pytest.mark.parametrize("lengths", [(3,), (1, 9), (6, 2, 7)])
+def test_uneven_hard_negatives_with_and_without_gradcache(lengths):
+    """Fewer than queries, more, and columns of different lengths."""
+    fixture = Fixture("contrastive/llm2vec_hard_negative")
+    pool = fixture.tensors["negative_uneven"]
+    columns = [fixture.tensors["query"], fixture.tensors["positive"], *(pool[:length] for length in lengths)]
+    exact = [column.double().requires_grad_() for column in columns]
+    expected = infonce(exact[0], torch.cat(exact[1:]))
+    wanted = torch.autograd.grad(expected, exact)
+    for cached in (None, 1, 4, 16):
+        own = [column.clone().requires_grad_() for column in columns]
+        value = Contrastive(given(), mini_batch_size=cached)([{"sentence_embedding": column} for column in own])
+        value.backward()
+        assert value.item() == pytest.approx(expected.item(), rel=1e-5)
+        for column, gradient in zip(own, wanted, strict=True):
+            assert_relative(column.grad, gradient, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "teacher", "message"),
+    [
+        ((3, 2, 3), {}, False, "positives: expected one for each of 3 queries, got '2 rows'"),
+        ((3, 4), {"mini_batch_size": 2}, False, "positives: expected one for each of 3 queries, got '4 rows'"),
+        ((3, 3, 0), {}, False, "hard negatives: expected a row in every column, got 'none'"),
+        ((3, 3, 3, 2), {"in_batch": False}, False, "expected one for each of 3 queries in every column, got 'columns"),
+        ((3, 3, 5), {}, True, r"expected one for each of 3 queries .* got 'columns of \[5\] rows'. Only as candidates"),
+    ],
+)
+def test_rows_that_belong_to_no_query(rows, options, teacher, message):
+    columns = [{"sentence_embedding": torch.ones(length, 8)} for length in rows]
+    labels = torch.zeros(3, len(rows) - 1) if teacher else None
+    with pytest.raises(InvalidValueError, match=message):
+        Contrastive(given(), **options)(columns, labels)
 
 
 @pytest.mark.parametrize(("negatives", "in_batch"), [("in_batch", True), ("own_group_only", False)])
@@ -254,6 +294,55 @@ def test_simcse_is_contrastive_over_two_passes(cached):
     assert all(gradient.abs().sum() > 0 for gradient in simcse.values())
     torch.manual_seed(1)
     assert abs(loss([model.preprocess(TEXTS)]).item() - value) > 1e-3
+
+
+class Views(nn.Module):
+    """The views of a fixture, one for each pass, in place of what the decoder would give."""
+
+    def __init__(self, views):
+        super().__init__()
+        self.views = iter(views)
+
+    def forward(self, features):
+        return {**features, "sentence_embedding": next(self.views)}
+
+
+READINGS = {
+    "as published": lambda one, other: infonce(one, other, 0.05),
+    "from the second view to the first": lambda one, other: infonce(other, one, 0.05),
+    "in both directions": lambda one, other: (infonce(one, other, 0.05) + infonce(other, one, 0.05)) / 2,
+    "against the first view too": lambda one, other: infonce(one, torch.cat([other, one]), 0.05),
+    "dot products": lambda one, other: cross_entropy(one @ other.T / 0.05, torch.arange(len(one))),
+    "twice as warm": lambda one, other: infonce(one, other, 0.1),
+    "without a temperature": lambda one, other: infonce(one, other, 1),
+    "a sum": lambda one, other: len(one) * infonce(one, other, 0.05),
+    "nothing": lambda one, other: 0 * infonce(one, other, 0.05),
+    "chance": lambda one, other: 0 * infonce(one, other, 0.05) + math.log(len(one)),
+}
+
+
+@pytest.mark.parametrize("reading", READINGS)
+def test_simcse_is_one_reading_and_no_other(reading):
+    """Loss and gradients, at the published temperature.
+
+    The published views of a text have a cosine of 0.98, and so a loss of 3e-7, which a constant 0 meets too. Each first
+    view is mixed with that of another text, which takes the loss to 0.9; naive float64 takes the place of the published
+    value, which it meets on the views as they are.
+    """
+    fixture = Fixture("contrastive/llm2vec_simcse")
+    view1, view2 = (fixture.tensors[name].double() for name in ("view1", "view2"))
+    fixture.close(infonce(view1, view2, 0.05).view(1), "loss", kind="loss")
+    views = [(view1 + view1.roll(1, dims=0)).requires_grad_(), view2.requires_grad_()]
+    expected = READINGS[reading](*views)
+    wanted = torch.autograd.grad(expected, views)
+
+    own = [view.detach().float().requires_grad_() for view in views]
+    model = SentenceTransformer(modules=[chain()[0], Views(own)], device="cpu")
+    loss = SimCSE(model)([model.preprocess([f"Text {row}." for row in range(6)])])
+    loss.backward()
+    errors = [abs(loss.item() / expected.item() - 1) if expected else 1.0]
+    errors += [((view.grad - one).norm() / view.grad.norm()).item() for view, one in zip(own, wanted, strict=True)]
+    assert all(error < 1e-4 for error in errors) if reading == "as published" else min(errors) > 0.05
 
 
 def test_simcse_leaves_mode_and_generator_alone():

@@ -6,7 +6,7 @@ import torch
 
 import workbook
 from workbook import attention, evaluation, training
-from workbook.corpora.authored import instructions
+from workbook.corpora.authored import instruction_of
 from workbook.corpora.docs import load_docs
 from workbook.experiments import equal_budget, get
 from workbook.experiments.grid import Variant
@@ -48,7 +48,7 @@ def test_budgets_are_equal(variant, share, smollm2):
         model = workbook.build(variant.method, smollm2, max_length=stage.max_length, **variant.options)
         of_pair = sum(
             int(model.preprocess(texts.tolist(), prompt=asked)["attention_mask"].sum()) / len(texts)
-            for texts, asked in ((pairs["query"], equal_budget._asked()), (pairs["document"], None))
+            for texts, asked in ((pairs["query"], instruction_of("DocsRetrieval")), (pairs["document"], None))
         )
         row = {"mntp": stage.max_length, "reconstruction": 2 * of_pair}.get(stage.objective, of_pair)
         read, step = read + stage.steps * stage.batch_size * row, max(step, stage.batch_size * row)
@@ -101,7 +101,7 @@ def test_measured_beside_its_parts():
     assert scores[alone.index].tolist() == pytest.approx(alone["score"].tolist(), abs=1e-3)
     assert rows[rows["metric"] == "loss"]["score"].item() == pytest.approx(held_out_loss(model), abs=1e-4)
     pairs = load_docs().split("test").head(12)
-    asked = instructions("docs").set_index("task")["instruction"]["DocsRetrieval"]
+    asked = instruction_of("DocsRetrieval")
     documents = [vector / np.linalg.norm(vector) for vector in model.encode(pairs["document"].tolist())]
     ranks = rows[rows["metric"] == "rank"]["score"].tolist()
     for number, query in enumerate(pairs["query"].head(8)):

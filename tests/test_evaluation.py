@@ -18,7 +18,8 @@ import workbook
 from workbook.corpora import authored
 from workbook.errors import DamagedFileError, InvalidValueError, MissingDataError, UnknownNameError
 from workbook.evaluation import SUITES, average, compare, evaluate, tasks
-from workbook.evaluation.outcomes import Outcomes, average_precision, margin, mean, spearman, units
+from workbook.evaluation.intervals import of_resampled
+from workbook.evaluation.outcomes import Outcomes, average_precision, mean, spearman, units
 from workbook.evaluation.suites import read_sts
 from workbook.scale import get_scale
 
@@ -134,7 +135,7 @@ def test_intervals_are_those_of_a_naive_bootstrap():
     right = np.random.default_rng(0).integers(0, 2, 40).astype(float)
     outcomes = Outcomes(right.mean(), "mean", right, None, None, 40, "", "", resamples=4000, seed=1)
     naive = [np.random.default_rng(seed).choice(right, 40).mean() for seed in range(4000)]
-    assert margin(outcomes.resampled()) == pytest.approx(1.96 * np.std(naive), rel=0.05)
+    assert of_resampled(outcomes.resampled()) == pytest.approx(1.96 * np.std(naive), rel=0.05)
 
 
 def test_items_of_a_group_are_drawn_together():
@@ -149,7 +150,7 @@ def test_items_of_a_group_are_drawn_together():
 def test_what_is_undefined_has_no_interval(statistic, values, gold):
     undefined = Outcomes(np.nan, statistic, np.array(values), np.array(gold), None, 2, "", "", resamples=10, seed=0)
     assert not undefined.reproduces_score()
-    assert np.isnan(margin(undefined.resampled()))
+    assert np.isnan(of_resampled(undefined.resampled()))
 
 
 # Comparing

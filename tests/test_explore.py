@@ -209,5 +209,5 @@ def test_bad_input_to_latents(explorer, reviewed):
             reviewed.table(text)
     with pytest.raises(InvalidValueError, match="text: expected a string, got 3"):
         reviewed.panel(3)
-    with pytest.raises(InvalidValueError, match="top: expected a whole number from 1, got 0"):
+    with pytest.raises(InvalidValueError, match="top: expected a positive whole number, got 0"):
         reviewed.table(ONE, top=0)

@@ -282,5 +282,5 @@ def test_bad_input_is_named(models, explorer):
             read([])
     with pytest.raises(UnknownNameError, match=r"Unknown view 'word'\. Did you mean 'words'"):
         explorer.inside("word", METHODS, ONE)
-    with pytest.raises(InvalidValueError, match="top: expected a whole number from 1, got 0"):
+    with pytest.raises(InvalidValueError, match="top: expected a positive whole number, got 0"):
         explorer.neighbours(METHODS, ONE, TEXTS, top=0)

@@ -222,8 +222,8 @@ def test_another_pooling_is_named(tiny):
         ({"labels": ["good"] * 12}, "labels: expected two classes of at least two texts each"),
         ({"labels": ["so-so", *HALVES[1:]]}, "labels: expected two classes"),
         ({"labels": ["good"] * 11 + ["bad"]}, "at least two texts each, got {'good': 11, 'bad': 1}"),
-        ({"permutations": 0}, "permutations: expected a whole number from 1"),
-        ({"permutations": 9.0}, "permutations: expected a whole number from 1"),
+        ({"permutations": 0}, "permutations: expected a positive whole number"),
+        ({"permutations": 9.0}, "permutations: expected a positive whole number"),
     ],
 )
 def test_bad_attention_and_labels(arguments, message):

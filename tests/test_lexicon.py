@@ -378,7 +378,7 @@ def test_a_head_of_another_width():
 def test_a_row_of_which_nothing_is_pooled(pooling):
     given = batch()
     given["pooling_mask"][1] = 0
-    with pytest.raises(InvalidValueError, match=r"pooling_mask: expected a token of the text in every row.*row 1"):
+    with pytest.raises(InvalidValueError, match=r"pooling_mask: expected a pooled token in every row.*row 1"):
         Lexicon(random(5, 16), pooling)(given)
 
 
@@ -523,7 +523,7 @@ def test_clusters_of_ones_own(tmp_path):
 
 @pytest.mark.parametrize("k", [0, 1, 260, 10**6])
 def test_an_impossible_number_of_clusters(k):
-    with pytest.raises(InvalidValueError, match="k: expected a number of clusters from 2 to the vocabulary, 259"):
+    with pytest.raises(InvalidValueError, match="k: expected a whole number of clusters from 2 to 259"):
         workbook.build("lens", "tiny-llama", pooling_options={"clusters": k})
 
 

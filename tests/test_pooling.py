@@ -2,8 +2,8 @@ import pytest
 import torch
 from parity import Fixture
 
-from workbook.errors import UnknownNameError
-from workbook.modules import Pooling
+from workbook.errors import InvalidValueError, UnknownNameError
+from workbook.modules import ContextualPooling, LatentAttention, Lexicon, Pooling, SelfAttention
 from workbook.modules.pooling import POOLINGS, pool
 
 
@@ -53,6 +53,31 @@ def test_parity_with_gritlm(case):
     inputs = fixture.tensors
     for pooling, key in (("mean", "mean"), ("weighted_mean", "weightedmean"), ("last_token", "lasttoken")):
         fixture.close(pool(inputs["hidden_states"], inputs[f"{case}.mask"], pooling), f"{case}.{key}")
+
+
+MODULES = {
+    **{pooling: Pooling(pooling, 32) for pooling in POOLINGS},
+    "latent_attention": LatentAttention(32, latents=4, heads=2, head_dimension=4),
+    "self_attention": SelfAttention(32, heads=2, head_dimension=4),
+    "contextual": ContextualPooling(32, representation="eos"),
+    **{f"lexicon {pooling}": Lexicon(torch.eye(32), pooling) for pooling in ("max", "sum", "last")},
+}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_text_of_which_nothing_is_pooled(module):
+    """The released code of LLM2Vec averages all columns of rows 2 and 3, padding included, or makes 0 of them."""
+    fixture = Fixture("llm2vec_pooling/empty_text_quirk")
+    states, real, pooled = (fixture.tensors[name] for name in ("hidden_states", "attention_mask", "text_mask"))
+    features = {"token_embeddings": states, "attention_mask": real, "pooling_mask": pooled, "context": states[:, :1]}
+    message = "pooling_mask: expected a pooled token in every row, got 'none in row 2'. Drop the texts"
+    with pytest.raises(InvalidValueError, match=message):
+        MODULES[module](dict(features))
+    full = [0, 1, 4]
+    vectors = MODULES[module]({name: value[full] for name, value in features.items()})["sentence_embedding"]
+    assert vectors.isfinite().all()
+    if module in POOLINGS:
+        torch.testing.assert_close(vectors, fixture.expected[f"released.{module}"][full], **fixture.tolerance())
 
 
 def test_unknown_pooling():

@@ -206,7 +206,7 @@ def test_training_cost_counts_tokens_takes_turns_and_leaves_the_models_alone(tin
 
 def test_training_cost_refuses(tiny):
     model, (stage,) = tiny(), recipe("mean", "quick", "tiny-llama").stages
-    with pytest.raises(InvalidValueError, match="turns: expected a whole number from 1, got 0"):
+    with pytest.raises(InvalidValueError, match="turns: expected a positive whole number, got 0"):
         probes.training_cost({"a": model}, {"a": stage}, turns=0)
     with pytest.raises(InvalidValueError, match=r"stages: expected one for each of the models, got \['a'\]. Add b."):
         probes.training_cost({"a": model, "b": model}, {"a": stage})

@@ -161,7 +161,7 @@ def test_bad_input_is_named(models, scores):
         agreement({"one": np.ones(3), "two": np.ones(3)})
     with pytest.raises(InvalidValueError, match="top: expected a whole number from 1 to 40, got 41"):
         agreement(scores, top=41)
-    with pytest.raises(InvalidValueError, match="top: expected a whole number from 1, got 0"):
+    with pytest.raises(InvalidValueError, match="top: expected a positive whole number, got 0"):
         complement(scores, top=0)
     with pytest.raises(InvalidValueError, match="a document or more for each query"):
         complement({name: matrix.T for name, matrix in scores.items()})

@@ -191,7 +191,7 @@ def test_anchor_as_published():
     """Section 3.2 and appendix A.2; the adapters' rate, steps and warm-up are LLM2Vec's."""
     chain, (first, second) = METHODS["anchor"].chain, recipe("anchor", "paper", "any").stages
     assert (chain.pooling, chain.attention, chain.template, chain.suffix) == ("last_token", "causal", "eos", "eos")
-    assert first.options == {"alpha": 0.2, "train_head": True}
+    assert first.options == {"alpha": 0.2, "target": "text", "train_head": True}
     assert (first.steps, second.steps) == (2000, 1000)
     assert (first.learning_rate, second.learning_rate) == (4e-5, 2e-4)
     assert first.adapter is None

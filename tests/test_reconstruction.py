@@ -339,33 +339,76 @@ def test_half_precision(kind):
 # Parity
 
 
-@pytest.mark.parametrize("kernel", ["sdpa", "eager"])
-@pytest.mark.parametrize("case", ["plain", "ragged", "instructed"])
-def test_parity_with_anchor(case, kernel):
-    """Every batch against the intended form, in which an instruction is predicted as if it were of the text.
+PARITY = [
+    *(("plain", target, version) for target in ("text", "input", "released") for version in ("intended", "released")),
+    *(("ragged", target, "intended") for target in ("text", "input")),
+    ("ragged", "released", "released"),
+    ("instructed", "input", "intended"),
+    ("instructed", "released", "released"),
+]
 
-    The released code computes the same on the batch without padding and instruction, and is compared there.
-    """
+
+def published(case, kernel="sdpa"):
+    """The fixture, its model, the chain around it, and both sides of a batch with the masks of the published code."""
     fixture = Fixture("anchor_stage1")
     whole = AutoModelForCausalLM.from_pretrained(fixture.folder, dtype=torch.float32, attn_implementation=kernel)
     module = Decoder(whole.model, backbones.load_tokenizer("tiny-llama"), template="eos")
-    model = SentenceTransformer(modules=[module, Pooling("last_token", 32)], device="cpu")
-    given = []
-    for side in ("query", "document"):
-        ids, mask = (fixture.tensors[f"{case}.{side}.{name}"] for name in ("input_ids", "attention_mask"))
-        given.append({"input_ids": ids, "attention_mask": mask, "pooling_mask": mask})
-    versions = ["intended", "released"] if case == "plain" else ["intended"]
+    names = {"input_ids": "input_ids", "attention_mask": "attention_mask", "pooling_mask": "text_mask"}
+    given = [
+        {name: fixture.tensors[f"{case}.{side}.{own}"] for name, own in names.items()} for side in ("query", "document")
+    ]
+    return fixture, whole, SentenceTransformer(modules=[module, Pooling("last_token", 32)], device="cpu"), given
+
+
+@pytest.mark.parametrize("kernel", ["sdpa", "eager"])
+@pytest.mark.parametrize(("case", "target", "version"), PARITY)
+def test_parity_with_anchor(case, target, version, kernel):
+    """As intended, where an instruction is written as if it were of the text, and as released, padding and all.
+
+    Without instruction and padding every target is the same, and so are the two versions.
+    """
+    fixture, whole, model, given = published(case, kernel)
     for alpha, name in ((1, "loss_q2d"), (0, "loss_d2q"), (0.2, "loss")):
-        loss = Reconstruction(model, whole.lm_head, alpha=alpha, train_head=True)(given)
-        for version in versions:
-            fixture.close(loss.detach().view(1), f"{case}.{version}.{name}", kind="loss")
+        loss = Reconstruction(model, whole.lm_head, alpha=alpha, target=target, train_head=True)(given)
+        fixture.close(loss.detach().view(1), f"{case}.{version}.{name}", kind="loss")
     loss.backward()
     weights = dict(whole.named_parameters())
     for name in fixture.about["gradients"]:
-        for version in versions:
-            expected = fixture.expected[f"{case}.{version}.grad.{name}"]
-            fixture.close(weights[name].grad, f"{case}.{version}.grad.{name}", kind="gradients")
-            assert_relative(weights[name].grad, expected, 1e-4)
+        expected = fixture.expected[f"{case}.{version}.grad.{name}"]
+        fixture.close(weights[name].grad, f"{case}.{version}.grad.{name}", kind="gradients")
+        assert_relative(weights[name].grad, expected, 1e-4)
+
+
+@pytest.mark.parametrize("target", ["text", "input", "released"])
+def test_targets_of_a_side_with_an_instruction(target):
+    """Which tokens are written: those that the template lays out, before their suffix."""
+    model = chain()
+    query, _ = given = sides(model)
+    loss = objective(model, target=target)
+    losses, where = loss.losses(loss.vectors(given[1]), query, "query")
+    instructed = [len(f"<s>{INSTRUCTION} ") - 2 if target != "text" else 0] * 3  # "<s>" is one token
+    assert where.sum(dim=1).tolist() == [len(text) + more for text, more in zip(QUERIES, instructed, strict=True)]
+    assert (losses[where] > 0).all()
+    assert not losses[~where].any()
+
+
+def test_the_released_target_does_not_ask_where_a_tokenizer_pads():
+    model = chain()
+    found = []
+    for side in ("left", "right"):
+        model[0].tokenizer.padding_side = side
+        found.append(objective(model, target="released")(sides(model)))
+    torch.testing.assert_close(*found)
+
+
+def test_the_released_target_is_the_same_without_a_gradient():
+    """Where a batch is read by groups of like length, which leave padding out."""
+    model = chain()
+    given = sides(model, QUERIES * 20, DOCUMENTS * 20)
+    loss = objective(model, target="released")
+    with torch.no_grad():
+        read = loss(given)
+    torch.testing.assert_close(read, loss(given).detach())
 
 
 # LLaMA2Vec
@@ -500,6 +543,7 @@ def test_models_and_data_that_do_not_fit(kind):
     ("changes", "error", "message"),
     [
         ({"options": {"alpha": 2}}, InvalidValueError, "Stage reconstruction: alpha: expected a weight"),
+        ({"options": {"target": "all"}}, UnknownNameError, "target of reconstruction 'all'.* text, input, released"),
         ({"options": {"alhpa": 0.2}}, UnknownNameError, "option of reconstruction 'alhpa'. Did you mean 'alpha'"),
         ({"options": {"head": 1}}, UnknownNameError, "option of reconstruction 'head'"),
         ({"negatives": 2}, InvalidValueError, "Stage reconstruction: negatives: expected none"),

@@ -462,7 +462,7 @@ def test_sources_that_are_none(source, objective, error, message, write, monkeyp
 
 @pytest.mark.parametrize("limit", [0, 1, -3, 2.0, True, "10"])
 def test_limits_that_are_none(limit):
-    with pytest.raises(InvalidValueError, match="limit: expected a number of rows, 2 or more"):
+    with pytest.raises(InvalidValueError, match="limit: expected a whole number of rows from 2"):
         load("docs", "contrastive", limit=limit)
 
 

@@ -190,7 +190,7 @@ def test_a_stage_that_can_not_be_written_down(own, changes):
 
 @pytest.mark.parametrize("every", [0, -1, 2.0, True, None])
 def test_a_watch_that_never_looks(every):
-    with pytest.raises(InvalidValueError, match="every: expected a number of steps, 1 or more, got"):
+    with pytest.raises(InvalidValueError, match="every: expected a positive whole number of steps, got"):
         Evaluator("sum", every, lambda model: {})
 
 

@@ -192,8 +192,8 @@ GOOD = frame(0, 4)
             lambda m: probes.word_probe(m, pd.DataFrame({"words": [["a"]], "tags": [["x"]]}), GOOD),
             "train: expected words of at least two tags",
         ),
-        (lambda m: probes.word_probe(m, GOOD, GOOD, steps=0), "steps: expected a whole number from 1, got 0"),
-        (lambda m: probes.word_probe(m, GOOD, GOOD, batch_size=2.5), "batch_size: expected a whole number from 1"),
+        (lambda m: probes.word_probe(m, GOOD, GOOD, steps=0), "steps: expected a positive whole number, got 0"),
+        (lambda m: probes.word_probe(m, GOOD, GOOD, batch_size=2.5), "batch_size: expected a positive whole number"),
     ],
 )
 def test_bad_input(tiny, call, message):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from numbers import Integral
 
 
 class WorkbookError(Exception):
@@ -28,6 +29,36 @@ class InvalidValueError(WorkbookError, ValueError):
         shown = repr(got)
         shown = shown if len(shown) <= 80 else shown[:77] + "..."
         super().__init__(f"{name}: expected {expected}, got {shown}.{' ' + way_out if way_out else ''}")
+
+
+def whole(name: str, value: object, least: int = 1, most: int | None = None, *, of: str = "", way_out: str = "") -> int:
+    """A value that has to be a whole number, as an int: of any type of integer, numpy's too, but no bool.
+
+    Args:
+        name: Of the value, for the message.
+        value: What was given.
+        least: The smallest that will do.
+        most: The largest, or None for no bound.
+        of: What is counted, for the message, such as ``tokens``.
+        way_out: A sentence that the message ends with.
+
+    Raises:
+        InvalidValueError: Anything else; the message says from where to where.
+
+    Example:
+        >>> whole("top", 5)
+        5
+        >>> whole("max_length", 0, of="tokens")
+        Traceback (most recent call last):
+        workbook.errors.InvalidValueError: max_length: expected a positive whole number of tokens, got 0.
+    """
+    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_whole or value < least or (most is not None and value > most):
+        counted = f"whole number of {of}" if of else "whole number"
+        bounded = f"a {counted} from {least}" + ("" if most is None else f" to {most}")
+        expected = f"a positive {counted}" if (least, most) == (1, None) else bounded
+        raise InvalidValueError(name, expected, value, way_out)
+    return int(value)
 
 
 class ModelNotFoundError(WorkbookError, FileNotFoundError):

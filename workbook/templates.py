@@ -58,7 +58,8 @@ class Template(BaseModel):
         mask: ``span``, the exact rule. Or a published one, which a token across the border tells from it: ``count``,
             of LLM2Vec, pools as many trailing tokens as the text has when tokenized alone; ``lead``, of NV-Embed,
             leaves out as many leading tokens as what is in front of the text has when tokenized alone, and with a
-            tokenizer that joins a space to the next word the text's first word.
+            tokenizer that joins a space to the next word the text's first word; ``columns``, of NV-Embed's code as it
+            is released, counts a BOS among them, and so pools the instruction's last token.
         write_bos: Write ``{bos}`` wherever the tokenizer has one, though it would not add it by itself.
         words_only: Refuse a text that spells special tokens and, blanks aside, nothing else.
         example: One of the ``{examples}``: a string with ``{instruction}``, ``{query}`` and ``{response}``.
@@ -75,7 +76,7 @@ class Template(BaseModel):
     instructed: tuple[Piece, ...]
     plain: tuple[Piece, ...]
     joint: bool = True
-    mask: Literal["span", "count", "lead"] = "span"
+    mask: Literal["span", "count", "lead", "columns"] = "span"
     write_bos: bool = False
     words_only: bool = False
     example: str = ""
@@ -163,9 +164,13 @@ class Template(BaseModel):
         written = self.suffix != "eos" or tokenizer.eos_token_id is not None
         return written and all(piece.string == "{eos}" for piece in last)
 
+    def _writes_bos(self, tokenizer: PreTrainedTokenizerBase) -> bool:
+        written = self.write_bos or not self.joint or _adds_bos(tokenizer)
+        return written and tokenizer.bos_token_id is not None
+
     def _groups(self, pieces: tuple[Piece, ...], tokenizer: PreTrainedTokenizerBase) -> list[list[Piece]]:
         """Pieces that are tokenized together; special tokens stand alone."""
-        written = self.write_bos or not self.joint or _adds_bos(tokenizer)
+        written = self._writes_bos(tokenizer)
         kept = [piece for piece in pieces if piece.string != "{bos}" or written]
         if not self.joint:
             return [[piece] for piece in kept]
@@ -210,7 +215,8 @@ class Template(BaseModel):
             counted = self.mask == "count"
             alone = ["".join(s for s, p in zip(row, group, strict=True) if p.pooled is counted) for row in rendered]
             counts = [len(ids) for ids in tokenizer(alone, add_special_tokens=False, verbose=False)["input_ids"]]
-            starts = [len(row) - n if counted else n for row, n in zip(segment, counts, strict=True)]
+            ahead = int(self.mask == "columns" and self._writes_bos(tokenizer))
+            starts = [len(row) - n if counted else n - ahead for row, n in zip(segment, counts, strict=True)]
             segment = [
                 [Token(token.id, n >= start, token.of_text, token.counted) for n, token in enumerate(row)]
                 for row, start in zip(segment, starts, strict=True)
@@ -296,6 +302,10 @@ def _pieces(*pieces: tuple[str, bool]) -> tuple[Piece, ...]:
 
 
 _BOS, _CONTEXT = ("{bos}", False), ("{context}", False)
+_NV_EMBED = Template(
+    instructed=_pieces(_BOS, ("Instruct: {instruction}\nQuery: ", False), ("{text}", True), ("{eos}", True)),
+    plain=_pieces(("{bos}", True), ("{text}", True), ("{eos}", True)),
+)
 
 TEMPLATES: dict[str, Template] = {
     # LLM2Vec, section 3.2: instruction, one space, text; only the text is pooled.
@@ -308,12 +318,11 @@ TEMPLATES: dict[str, Template] = {
         instructed=_pieces(_BOS, ("{instruction} ", False), ("{text}", True), ("{eos}", True)),
         plain=_pieces(_BOS, ("{text}", True), ("{eos}", True)),
     ),
-    # NV-Embed, equation 2 and released code: EOS is pooled, and without an instruction BOS too. The released code pools
-    # the instruction's last token where there is a BOS, which the paper does not.
-    "nv-embed": Template(
-        instructed=_pieces(_BOS, ("Instruct: {instruction}\nQuery: ", False), ("{text}", True), ("{eos}", True)),
-        plain=_pieces(("{bos}", True), ("{text}", True), ("{eos}", True)),
-    ),
+    # NV-Embed, equation 2 and released code: EOS is pooled, and without an instruction BOS too.
+    "nv-embed": _NV_EMBED,
+    # The same with the released code's mask, under which the published checkpoints were evaluated: where there is a BOS
+    # the instruction's last token is pooled, which the paper does not.
+    "nv-embed-released": _NV_EMBED.model_copy(update={"mask": "columns"}),
     # Echo embeddings (Springer et al. 2024), published code: the second copy and EOS are pooled.
     "echo": Template(
         instructed=_pieces(

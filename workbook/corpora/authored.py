@@ -132,6 +132,22 @@ def instructions(paper: str) -> pd.DataFrame:
     )
 
 
+def instruction_of(task: str) -> str:
+    """The instruction of a task of suite docs, the same in evaluation and training.
+
+    Args:
+        task: mteb's name for it, such as ``DocsRetrieval``.
+
+    Raises:
+        UnknownNameError: No such task; the message lists them.
+        MissingDataError, DamagedFileError: As :func:`instructions`.
+    """
+    known = instructions("docs").set_index("task")["instruction"]
+    if task not in known:
+        raise UnknownNameError("task", task, known.index)
+    return known[task]
+
+
 def examples() -> pd.DataFrame:
     """Examples of the tasks of suite docs, to put into a prompt; none of them is a text that the suite evaluates.
 

@@ -7,7 +7,7 @@ import warnings
 import pandas as pd
 from datasets import Dataset
 
-from ..corpora.authored import hard_negatives, instructions, reviews
+from ..corpora.authored import hard_negatives, instruction_of, reviews
 from ..corpora.docs import load_docs
 from ..errors import MissingDataError
 from .curation import from_classes
@@ -75,7 +75,6 @@ def _mined() -> pd.DataFrame:
 
 def _dataset(rows: pd.DataFrame, task: str, *, symmetric: bool = False) -> Dataset:
     """The rows with the instruction of an offline task: of the query, and in a symmetric task of the documents too."""
-    table = instructions("docs")
-    (said,) = table.loc[table["task"] == task, "instruction"]
+    said = instruction_of(task)
     told = rows.assign(query_instruction=said, document_instruction=said if symmetric else "")
     return Dataset.from_pandas(told, preserve_index=False)

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from datasets import Dataset
 
-from ..errors import InvalidValueError, UnknownNameError
+from ..errors import InvalidValueError, UnknownNameError, whole
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -68,7 +68,7 @@ def mine(
 
     if isinstance(margin, bool) or not isinstance(margin, int | float) or not 0 < margin <= 1:
         raise InvalidValueError("margin", "a share of the positive's score, more than 0 and at most 1", margin)
-    _number("negatives", negatives)
+    negatives = whole("negatives", negatives)
     if not len(pairs):
         raise InvalidValueError("pairs", "at least one query with a positive", "none")
     documents = list(dict.fromkeys([*corpus, *pairs["positive"]]))
@@ -147,7 +147,7 @@ def from_classes(
     """
     if documents not in DOCUMENTS:
         raise UnknownNameError("documents", documents, DOCUMENTS)
-    _number("negatives", negatives)
+    negatives = whole("negatives", negatives)
     if len(texts) != len(labels):
         raise InvalidValueError("labels", f"one for each of {len(texts)} texts", len(labels))
     texts, labels = np.asarray(texts, dtype=object), np.asarray([*map(str, labels)], dtype=object)
@@ -199,11 +199,6 @@ def from_graded(pairs: pd.DataFrame, threshold: float = 4.0) -> pd.DataFrame:
 def _frame(queries: np.ndarray, positives: np.ndarray, negatives: np.ndarray) -> pd.DataFrame:
     columns = {f"negative_{number}": column for number, column in enumerate(negatives.T, start=1)}
     return pd.DataFrame({"query": queries, "positive": positives, **columns})
-
-
-def _number(name: str, value: int) -> None:
-    if type(value) is not int or value < 1:
-        raise InvalidValueError(name, "a positive whole number", value)
 
 
 def _warn(what: str, names: list[str]) -> None:

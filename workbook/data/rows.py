@@ -21,7 +21,7 @@ from datasets import Dataset
 from safetensors.numpy import load_file, save_file
 
 from ..corpora.public import chunks
-from ..errors import InvalidValueError
+from ..errors import InvalidValueError, whole
 from ..files import atomic_folder, cache_path, is_whole, verify_checksums, write_checksums
 from ..objectives import get as get_objective
 from ..texts import check_text
@@ -112,8 +112,7 @@ def load(
         training.
     """
     kind = get_objective(objective)
-    if limit is not None and (type(limit) is not int or limit < 2):
-        raise InvalidValueError("limit", "a number of rows, 2 or more, or None for all", limit)
+    limit = None if limit is None else whole("limit", limit, 2, of="rows", way_out="None takes all.")
     if blend and kind.reads != "pairs":
         raise InvalidValueError("blend", f"False for {objective}, whose texts have no instructions", blend)
     if kind.reads == "pairs" and not kind.hard_negatives:

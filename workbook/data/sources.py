@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 from datasets import Dataset
 
-from ..corpora.authored import instructions
+from ..corpora.authored import instruction_of
 from ..corpora.docs import load_docs
 from ..corpora.public import e5, wiki1m, wikitext
 from ..corpora.reading import arrow, records, rows_of, texts_of
@@ -92,9 +92,8 @@ def _sentences(pairs: pd.DataFrame) -> Iterator[str]:
 
 def _docs_pairs() -> dict[str, Dataset]:
     """Summary lines with their descriptions, and for the former the instruction of the offline retrieval task."""
-    train, table = load_docs().split("train"), instructions("docs")
-    (instruction,) = table.loc[table["task"] == "DocsRetrieval", "instruction"]
-    said = {INSTRUCTIONS[0]: [instruction] * len(train), INSTRUCTIONS[1]: [""] * len(train)}
+    train = load_docs().split("train")
+    said = {INSTRUCTIONS[0]: [instruction_of("DocsRetrieval")] * len(train), INSTRUCTIONS[1]: [""] * len(train)}
     return {"docs": Dataset.from_dict({"query": list(train["query"]), "positive": list(train["document"]), **said})}
 
 

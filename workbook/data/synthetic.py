@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from pydantic import TypeAdapter, ValidationError
 
-from ..errors import InvalidValueError, UnknownNameError
+from ..errors import InvalidValueError, UnknownNameError, whole
 from .prompts import PROMPTS, Prompts, Text, plain
 
 __all__ = ["PROMPTS", "Examples", "chat_model", "examples", "tasks"]
@@ -65,7 +65,7 @@ def tasks(chat: Chat, kind: str, *, attempts: int = 3) -> list[str]:
     """
     prompt = _prompts(kind).brainstorm
     reasons = []
-    for _ in range(_number("attempts", attempts)):
+    for _ in range(whole("attempts", attempts)):
         try:
             found = _read_tasks(_answer(chat, prompt), prompt)
         except _UnusableError as unusable:
@@ -110,7 +110,7 @@ def examples(chat: Chat, kind: str, tasks: Sequence[str], *, seed: int = 0, atte
     prompts = _prompts(kind)
     if isinstance(tasks, str) or not len(tasks):
         raise InvalidValueError("tasks", "a list of at least one task", tasks)
-    _number("attempts", attempts)
+    attempts = whole("attempts", attempts)
     for task in tasks:
         if not isinstance(task, str) or not task.strip():
             raise InvalidValueError("tasks", "sentences", task)
@@ -168,7 +168,7 @@ def chat_model(
 
     from ..backbones import load_decoder, load_tokenizer
 
-    _number("max_new_tokens", max_new_tokens)
+    max_new_tokens = whole("max_new_tokens", max_new_tokens)
     if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not 0 <= temperature < np.inf:
         raise InvalidValueError("temperature", "0 or more", temperature)
     tokenizer = load_tokenizer(backbone)
@@ -266,9 +266,3 @@ def _valid(validate: Callable[[Any], Any], value: Any) -> Any:
 
 def _counted(reasons: list[str]) -> str:
     return "; ".join(f"{count} x {reason}" for reason, count in pd.Series(reasons).value_counts(sort=False).items())
-
-
-def _number(name: str, value: int) -> int:
-    if type(value) is not int or value < 1:
-        raise InvalidValueError(name, "a positive whole number", value)
-    return value

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import t as student
 
 _ROUNDED = 2e-5  # mteb rounds some scores to five digits
 _CELLS = 4_000_000  # counts that are held in memory at once
@@ -130,17 +129,6 @@ class Outcomes:
 def units(texts: Iterable[object]) -> str:
     """Name of the texts of the units that are drawn, in their order."""
     return hashlib.sha256(repr(list(texts)).encode()).hexdigest()[:16]
-
-
-def standard_error(resampled: np.ndarray) -> float:
-    """Standard deviation of the resampled scores, those that are undefined left out."""
-    defined = resampled[np.isfinite(resampled)]
-    return float(defined.std(ddof=1)) if len(defined) > 1 else float("nan")
-
-
-def margin(resampled: np.ndarray) -> float:
-    """Half the width of the 95 % interval: the normal bootstrap interval, with Student's t for few resamples."""
-    return float(student.ppf(0.975, len(resampled) - 1)) * standard_error(resampled)
 
 
 def _draws(groups: int, resamples: int, seed: list[int]) -> Iterator[np.ndarray]:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from scipy.stats import kendalltau, rankdata, t
+from scipy.stats import kendalltau, rankdata
 
-from ..errors import InvalidValueError, UnknownNameError
+from ..errors import InvalidValueError, UnknownNameError, whole
+from .intervals import of_mean
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -73,7 +74,7 @@ def neighbours(cosines: Mapping[str, np.ndarray], documents: Sequence[str], top:
     queries, columns = next(iter(matrices.values())).shape
     if len(documents) != columns:
         raise InvalidValueError("documents", f"{columns}, one a column of the cosines", len(documents))
-    _whole("top", top)
+    top = whole("top", top)
     best = {name: _nearest(matrix, top) for name, matrix in matrices.items()}
     rows = [
         (query, name, rank, documents[document], float(matrices[name][query, document]))
@@ -106,7 +107,7 @@ def agreement(cosines: Mapping[str, np.ndarray], top: int = 10) -> pd.DataFrame:
     """
     matrices = _checked(cosines, least=2)
     queries, documents = next(iter(matrices.values())).shape
-    _whole("top", top, documents)
+    top = whole("top", top, most=documents)
     best = {name: _nearest(matrix, top) for name, matrix in matrices.items()}
     rows = []
     for first, second in combinations(matrices, 2):
@@ -145,7 +146,7 @@ def complement(cosines: Mapping[str, np.ndarray], top: int = 1) -> pd.DataFrame:
     queries, documents = next(iter(matrices.values())).shape
     if queries > documents:
         raise InvalidValueError("cosines", "a document or more for each query", (queries, documents))
-    _whole("top", top)
+    top = whole("top", top)
     frames = []
     for first, second in combinations(matrices, 2):
         ranks = {side: _ranks(matrices[name]) for side, name in (("first", first), ("second", second))}
@@ -170,9 +171,8 @@ def _ranks(matrix: np.ndarray) -> np.ndarray:
 
 def _mean(values: Sequence[float]) -> tuple[float, float, float]:
     """Mean and its 95 % interval, by Student's t."""
-    numbers, count = np.array(values, dtype=float), len(values)
-    half = t.ppf(0.975, count - 1) * numbers.std(ddof=1) / np.sqrt(count) if count > 1 else np.nan
-    return float(numbers.mean()), float(numbers.mean() - half), float(numbers.mean() + half)
+    mean, half = float(np.mean(values)), of_mean(values)
+    return mean, mean - half, mean + half
 
 
 def _checked(cosines: Mapping[str, np.ndarray], least: int = 1) -> dict[str, np.ndarray]:
@@ -189,8 +189,3 @@ def _checked(cosines: Mapping[str, np.ndarray], least: int = 1) -> dict[str, np.
             way_out = "A training that ran away leaves such a model."
             raise InvalidValueError(f"cosines of {name}", "finite numbers", f"NaN or inf in {bad} rows", way_out)
     return matrices
-
-
-def _whole(name: str, value: object, most: int | None = None) -> None:
-    if type(value) is not int or value < 1 or (most is not None and value > most):
-        raise InvalidValueError(name, "a whole number from 1" + (f" to {most}" if most else ""), value)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import norm
 
 from ..corpora import authored
-from ..errors import InvalidValueError, MissingDataError
+from ..errors import InvalidValueError, MissingDataError, whole
 from ..scale import Scale, get_scale
-from .outcomes import Outcomes, average_precision, margin, standard_error, units
+from . import intervals
+from .outcomes import Outcomes, average_precision, units
 from .suites import LOCAL_STS, SUITES, task_names, tasks
 
 if TYPE_CHECKING:
@@ -72,10 +72,7 @@ def evaluate(
 
     if not isinstance(model, SentenceTransformer):
         raise InvalidValueError("model", "a SentenceTransformer", model, "workbook.build(method) makes one.")
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise InvalidValueError("batch_size", "a positive whole number", batch_size)
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise InvalidValueError("seed", "a whole number, 0 or more", seed)
+    batch_size, seed = whole("batch_size", batch_size), whole("seed", seed, 0)
     scale = scale if isinstance(scale, Scale) else get_scale(scale)
     names = task_names(suite)
     first = next(iter(model), None)
@@ -101,7 +98,7 @@ def evaluate(
             bar.set_postfix_str(task.metadata.name)
             started = time.perf_counter()
             result = _run(task, encoder, scale.resamples, seed)
-            half = 100 * margin(result.resampled()) if result.reproduces_score() else np.nan
+            half = 100 * intervals.of_resampled(result.resampled()) if result.reproduces_score() else np.nan
             score = 100 * result.score
             outcomes[task.metadata.name] = result
             rows.append(
@@ -155,7 +152,7 @@ def compare(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
         known = one.reproduces_score() and other.reproduces_score()
         resampled = one.resampled() - other.resampled() if known else np.full(2, np.nan)
         differences.append((one.units, resampled))
-        difference, half = 100 * (one.score - other.score), 100 * margin(resampled)
+        difference, half = 100 * (one.score - other.score), 100 * intervals.of_resampled(resampled)
         rows.append(
             [row["task"], row["type"], row["metric"], difference, difference - half, difference + half, one.items]
         )
@@ -197,7 +194,7 @@ def _margin_of_mean(parts: list[tuple[str, np.ndarray]]) -> float:
     for units_of_task, resampled in parts:
         key = units_of_task, len(resampled)
         together[key] = together.get(key, 0) + 100 * resampled
-    return float(norm.ppf(0.975) * np.linalg.norm([standard_error(sums) for sums in together.values()]) / len(parts))
+    return intervals.of_errors(*map(intervals.standard_error, together.values())) / len(parts)
 
 
 def _instructions(name: str) -> pd.DataFrame:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from scipy.stats import bootstrap
 
 from .. import evaluation, probes
-from ..corpora.authored import instructions
+from ..corpora.authored import instruction_of
 from ..corpora.docs import load_docs
+from ..evaluation.intervals import of_ratio
 from ..evaluation.run import cut_to
 from ..methods import anchor
 from .grid import SUITE_DOCS, Experiment, Variant
@@ -58,7 +58,7 @@ def _reconstructed(stages: tuple[str, ...], names: tuple[str, ...]) -> tuple[Var
 
 def held_out(count: int) -> tuple[pd.DataFrame, str]:
     """Pairs of docs that no training sees, those that are written first, and the instruction of their queries."""
-    asked = instructions("docs").set_index("task")["instruction"]["DocsRetrieval"]
+    asked = instruction_of("DocsRetrieval")
     return load_docs().split("test").head(count), asked
 
 
@@ -92,25 +92,20 @@ def measured(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
             written.append(
                 pd.DataFrame({"metric": "written", "task": direction, "items": range(WRITTEN), "text": texts})
             )
-    rows = [suite_docs(model, sizes).assign(metric="score"), _saved(losses, sizes.resamples), *written]
+    rows = [suite_docs(model, sizes).assign(metric="score"), _saved(losses), *written]
     return pd.concat(rows, ignore_index=True)[["metric", "task", "score", "low", "high", "items", "text"]]
 
 
-def _saved(losses: pd.DataFrame, resamples: int) -> pd.DataFrame:
+def _saved(losses: pd.DataFrame) -> pd.DataFrame:
     """Losses of `probes.anchor_losses` as means over the tokens of a direction, their difference with its interval."""
     rows = []
     for direction, part in losses.assign(saved=losses["shuffled"] - losses["own"]).groupby("direction", sort=False):
-        tokens = part["tokens"].to_numpy()
-        drawn = bootstrap(
-            (part["saved"], tokens), _mean, paired=True, n_resamples=resamples, method="percentile", rng=0
-        ).confidence_interval
-        for what, interval in {"own": (np.nan, np.nan), "shuffled": (np.nan, np.nan), "saved": drawn}.items():
-            rows.append((what, direction, _mean(part[what].to_numpy(), tokens), *interval, len(part)))
+        tokens = part["tokens"]
+        for what in ("own", "shuffled", "saved"):
+            nats = part[what] * tokens
+            mean, half = nats.sum() / tokens.sum(), of_ratio(nats, tokens) if what == "saved" else np.nan
+            rows.append((what, direction, mean, mean - half, mean + half, len(part)))
     return pd.DataFrame(rows, columns=["metric", "task", "score", "low", "high", "items"])
-
-
-def _mean(values: np.ndarray, weights: np.ndarray, axis: int = -1) -> np.ndarray:
-    return (values * weights).sum(axis=axis) / weights.sum(axis=axis)
 
 
 def early(sizes: Scale) -> Evaluator:
@@ -176,7 +171,7 @@ STAGES = Experiment(
     inputs=SUITE_DOCS,
     rerun_variants=(UNTRAINED, BOTH),
     losses=True,
-    version=3,
+    version=4,
 )
 EARLY = Experiment(
     name="06_early",
@@ -192,6 +187,6 @@ EARLY = Experiment(
     evaluator=early,
     inputs=SUITE_DOCS,
     rerun_variants=(BOTH,),
-    version=3,
+    version=4,
 )
 EXPERIMENTS = (STAGES, EARLY)

@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 
 from .. import methods, probes
-from ..corpora.authored import instructions, paraphrase_ladder, reviews, topics
+from ..corpora.authored import instruction_of, paraphrase_ladder, reviews, topics
 from ..corpora.docs import load_docs
+from ..evaluation.intervals import of_mean
 from ..evaluation.run import cut_to
 from ..methods import causal2vec
 from ..modules import ContextualPooling
@@ -80,15 +81,14 @@ def halves(model: SentenceTransformer) -> dict[str, SentenceTransformer]:
 
 def texts_by_kind(sizes: Scale) -> dict[str, tuple[list[str], str | None]]:
     """Texts of each kind that suite docs measures, and their instruction: as many as a probe of the scale reads."""
-    asked = instructions("docs").set_index("task")["instruction"]
     pairs = load_docs().split("test").head(sizes.probe_texts)
     few = {"n": sizes.probe_texts, "random_state": 0}
     return {
-        "retrieval, queries": (pairs["query"].tolist(), asked["DocsRetrieval"]),
+        "retrieval, queries": (pairs["query"].tolist(), instruction_of("DocsRetrieval")),
         "retrieval, documents": (pairs["document"].tolist(), None),
-        "clustering": (topics().sample(**few)["text"].tolist(), asked["TopicClustering"]),
-        "classification": (reviews().sample(**few)["text"].tolist(), asked["ReviewClassification"]),
-        "STS": (paraphrase_ladder().sample(**few)["sentence1"].tolist(), asked["ParaphraseLadder"]),
+        "clustering": (topics().sample(**few)["text"].tolist(), instruction_of("TopicClustering")),
+        "classification": (reviews().sample(**few)["text"].tolist(), instruction_of("ReviewClassification")),
+        "STS": (paraphrase_ladder().sample(**few)["sentence1"].tolist(), instruction_of("ParaphraseLadder")),
     }
 
 
@@ -127,7 +127,7 @@ def measured(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
 
 def _one(what: str, part: str, task: str, values: np.ndarray) -> pd.DataFrame:
     """One row: the mean of values, with its 95 % interval where there are several."""
-    mean, half = values.mean(), 1.96 * values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.nan
+    mean, half = values.mean(), of_mean(values)
     row = (what, part, task, mean, mean - half, mean + half, len(values))
     return pd.DataFrame([row], columns=["metric", "part", "task", "score", "low", "high", "items"])
 
@@ -147,6 +147,7 @@ COMPONENTS = Experiment(
     measure=measured,
     inputs=SUITE_DOCS,
     rerun_variants=(WHOLE,),
+    version=2,
 )
 CHOICES = Experiment(
     name="05_choices",
@@ -160,5 +161,6 @@ CHOICES = Experiment(
     sizes=smaller,
     measure=measured,
     inputs=SUITE_DOCS,
+    version=2,
 )
 EXPERIMENTS = (COMPONENTS, CHOICES)

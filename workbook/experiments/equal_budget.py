@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from .. import backbones, methods
-from ..corpora.authored import instructions
+from ..corpora.authored import instruction_of
 from ..corpora.docs import load_docs
 from ..evaluation.run import cut_to
 from ..methods import causal2vec, icl
@@ -61,11 +61,6 @@ _OPTIONS: dict[str, Mapping[str, Any]] = {
 """How texts are closed where the last token is the vector: as the methods' own notebooks found that they learn."""
 
 
-def _asked() -> str:
-    """The instruction of the queries of docs."""
-    return instructions("docs").set_index("task")["instruction"]["DocsRetrieval"]
-
-
 @lru_cache
 def _sample(backbone: str) -> tuple[PreTrainedTokenizerBase, pd.DataFrame]:
     """A backbone's tokenizer, and the training pairs that tokens are counted on."""
@@ -83,7 +78,7 @@ def tokens_a_pair(method: str, backbone: str, max_length: int) -> float:
     """
     template = methods.get(method).chain.with_options(**_OPTIONS.get(method, {})).layout()
     (tokenizer, pairs), read = _sample(backbone), 0
-    for texts, instruction in ((pairs["query"], _asked()), (pairs["document"], None)):
+    for texts, instruction in ((pairs["query"], instruction_of("DocsRetrieval")), (pairs["document"], None)):
         rows = template.encode(tokenizer, texts.tolist(), instruction, max_length, contextual_tokens=1)
         read += sum(len(row.input_ids) for row in rows)
     return read / len(pairs)
@@ -141,7 +136,8 @@ def measured(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     with cut_to(model, sizes.max_length):
         rows = [suite_docs(model, sizes).assign(metric="score")]
         loss = held_out_loss(model)
-        queries = model.encode(pairs["query"].head(sizes.queries).tolist(), prompt=_asked(), show_progress_bar=False)
+        asked = instruction_of("DocsRetrieval")
+        queries = model.encode(pairs["query"].head(sizes.queries).tolist(), prompt=asked, show_progress_bar=False)
         documents = model.encode(pairs["document"].tolist(), show_progress_bar=False)
     cosines = model.similarity(queries, documents).numpy()
     ranks = (cosines >= cosines.diagonal()[:, None]).sum(axis=1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from ..corpora.authored import instructions
+from ..corpora.authored import instruction_of
 from ..corpora.docs import load_docs
 from ..methods import lens
 from .grid import SUITE_DOCS, Experiment, Variant
@@ -76,7 +76,7 @@ def keywords(model: SentenceTransformer, sizes: Scale, top: int = 5, shown: int 
     """
     tokenizer, lexicon = model[0].tokenizer, model[1]
     queries = load_docs().split("dev")["query"].head(sizes.queries).tolist()
-    asked = instructions("docs").set_index("task")["instruction"]["DocsRetrieval"]
+    asked = instruction_of("DocsRetrieval")
     weights = model.encode(queries, prompt=asked, show_progress_bar=False)
     words = [(held[0].strip() or repr(held[0])) if held else "-" for held in lexicon.words(tokenizer)]
     own = [{*lexicon.clusters[ids].tolist()} for ids in tokenizer(queries, add_special_tokens=False)["input_ids"]]

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from transformers.modeling_outputs import BaseModelOutput
 
 from .. import evaluation
-from ..corpora.authored import instructions
+from ..corpora.authored import instruction_of
 from ..corpora.docs import load_docs
 from ..evaluation.suites import SUITES
 from ..scale import Scale, get_scale
@@ -60,7 +60,7 @@ def held_out_loss(model: SentenceTransformer, batches: int = 2, size: int = 32, 
         temperature: Of the cosines.
     """
     pairs = load_docs().split("test").head(batches * size)
-    asked = instructions("docs").set_index("task")["instruction"]["DocsRetrieval"]
+    asked = instruction_of("DocsRetrieval")
     options = {"normalize_embeddings": True, "convert_to_tensor": True, "show_progress_bar": False}
     queries = model.encode(pairs["query"].tolist(), prompt=asked, **options).float()
     documents = model.encode(pairs["document"].tolist(), **options).float()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from scipy.stats import norm, t
 
 from ..errors import InvalidValueError
+from ..evaluation import intervals
 
 
 def over_seeds(rows: pd.DataFrame, by: list[str], value: str = "score") -> pd.DataFrame:
@@ -35,7 +35,7 @@ def over_seeds(rows: pd.DataFrame, by: list[str], value: str = "score") -> pd.Da
         # An interval that was cut at 100 points is as wide as its other side.
         bounded = {"low", "high"} <= set(group)
         items = np.maximum(group["high"] - numbers, numbers - group["low"]).mean() if bounded else 0.0
-        seeds = t.ppf(0.975, count - 1) * numbers.std(ddof=1) / np.sqrt(count) if count > 1 else 0.0
+        seeds = intervals.of_mean(numbers) if count > 1 else 0.0
         half = float(np.hypot(items, seeds)) if bounded or count > 1 else np.nan
         found.append([*names, numbers.mean(), numbers.mean() - half, numbers.mean() + half, count])
     return pd.DataFrame(found, columns=[*by, value, "low", "high", "seeds"])
@@ -58,9 +58,7 @@ def accuracy(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     found = []
     for names, group in rows.groupby(by, sort=False, dropna=False):
         share = group["correct"].sum() / group["words"].sum()
-        # A ratio of two sums: its standard error by linearisation, sentences taken as the units.
-        error = np.sqrt(((group["correct"] - share * group["words"]) ** 2).sum()) / group["words"].sum()
-        half = norm.ppf(0.975) * error
+        half = intervals.of_ratio(group["correct"], group["words"])
         found.append([*names, 100 * share, 100 * (share - half), 100 * (share + half)])
     return pd.DataFrame(found, columns=[*by, "score", "low", "high"])
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ..attention import MODES
-from ..errors import InvalidValueError
+from ..errors import InvalidValueError, whole
 from ..modules import Decoder, Pooling
 from ..modules.pooling import POOLINGS
 from ..probes import discriminating_latents, latent_attention, top_clusters
@@ -157,8 +157,7 @@ class LatentExplorer(OfOneText):
             InvalidValueError: A text that is blank or not a string, or no positive whole number of latents.
         """
         refuse_blank(text)
-        if type(top) is not int or top < 1:
-            raise InvalidValueError("top", "a whole number from 1", top)
+        top = whole("top", top)
         attention = latent_attention(self.model, [text], self.instruction)[0].astype(float)
         places = np.argsort(-np.abs(attention - self.background), axis=1, kind="stable")[:, :top]
         rows = [(head, latent) for head, latents in enumerate(places.tolist()) for latent in latents]

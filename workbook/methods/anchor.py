@@ -64,7 +64,7 @@ _TEMPERATURE = 0.05  # section 3.3
 _OPTIONS = {"paper": {"train_head": True}}
 
 
-def reconstruction(scale: str, alpha: float = ALPHA) -> Stage:
+def reconstruction(scale: str, alpha: float = ALPHA, target: str = "text") -> Stage:
     """The first stage: each side of a pair is written from the vector of the other.
 
     Except at scale ``paper`` the vector is read behind BOS, which the paper does not do; see :func:`options`.
@@ -72,24 +72,26 @@ def reconstruction(scale: str, alpha: float = ALPHA) -> Stage:
     Args:
         scale: Name of the scale.
         alpha: Weight of the direction from query to document: 1 is the paper's OnlyQ2D, 0 its OnlyD2Q.
+        target: ``text``; ``input``, which writes a query with its instruction; or ``released``, as the released code
+            does. See :class:`~workbook.objectives.reconstruction.ReconstructionOptions`.
 
     Raises:
         UnknownNameError: No such scale.
 
-    Source: Anchor, section 3.2 and appendix A.2.
+    Source: Anchor, section 3.2 and appendix A.2. Whether instructions are written is left open.
     """
     name = get_scale(scale).name
-    options = {"alpha": alpha} | _OPTIONS.get(name, {})
+    options = {"alpha": alpha, "target": target} | _OPTIONS.get(name, {})
     return Stage(name="reconstruction", objective="reconstruction", options=options, adapter=None, **SIZES[name])
 
 
-def recipe(scale: str, backbone: str, alpha: float = ALPHA) -> Recipe:
+def recipe(scale: str, backbone: str, alpha: float = ALPHA, target: str = "text") -> Recipe:
     """Reconstruction with all parameters, then contrastive training of low-rank adapters.
 
     Args:
         scale: Name of the scale.
         backbone: Name of the backbone; all are trained alike.
-        alpha: As for :func:`reconstruction`.
+        alpha, target: As for :func:`reconstruction`.
 
     Raises:
         UnknownNameError: No such scale.
@@ -98,7 +100,7 @@ def recipe(scale: str, backbone: str, alpha: float = ALPHA) -> Recipe:
     ``cpu`` with the sizes of :data:`SECOND`.
     """
     second = contrastive(scale, _TEMPERATURE).model_copy(update=SECOND.get(get_scale(scale).name, {}))
-    return Recipe(stages=(reconstruction(scale, alpha), second))
+    return Recipe(stages=(reconstruction(scale, alpha, target), second))
 
 
 def options(scale: str, backbone: str) -> dict[str, Any]:

@@ -30,8 +30,7 @@ def examples(count: int | None = None) -> dict[str, list[tuple[str, str]]]:
     """
     from ..corpora import authored  # pandas takes its time, and listing the methods should not
 
-    instructions = authored.instructions("docs").set_index("task")["instruction"]
-    by_task = authored.examples().groupby("task", sort=False)
     return {
-        instructions[task]: list(zip(rows["query"], rows["response"], strict=True))[:count] for task, rows in by_task
+        authored.instruction_of(task): list(zip(rows["query"], rows["response"], strict=True))[:count]
+        for task, rows in authored.examples().groupby("task", sort=False)
     }

@@ -8,6 +8,9 @@ from .chain import Chain
 from .stages import ALL_LINEAR
 
 CHAIN = Chain(pooling="latent_attention", attention="bidirectional", template="nv-embed")
+"""The paper's mask, without instruction tokens. That of the released code, for the published checkpoints, is
+``build("nv-embed", template="nv-embed-released")``.
+"""
 
 _PAPER = {
     "data": "e5",

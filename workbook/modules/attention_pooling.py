@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import gelu, normalize, scaled_dot_product_attention
 
-from ..errors import DamagedFileError, InvalidValueError, UnknownNameError
+from ..errors import DamagedFileError, InvalidValueError, UnknownNameError, whole
 from .pooling import pool
 from .saving import SavedModule
 
@@ -52,10 +52,10 @@ class AttentionPooling(SavedModule):
         mlp: str = "geglu",
     ):
         super().__init__()
-        width = _size("embedding_dimension", embedding_dimension)
+        width = whole("embedding_dimension", embedding_dimension)
         self.embedding_dimension = width
-        self.heads = _size("heads", heads)
-        self.head_dimension = width if head_dimension is None else _size("head_dimension", head_dimension)
+        self.heads = whole("heads", heads)
+        self.head_dimension = width if head_dimension is None else whole("head_dimension", head_dimension)
         if mlp not in MLPS:
             raise UnknownNameError("mlp", mlp, MLPS)
         inner = self.heads * self.head_dimension
@@ -78,8 +78,6 @@ class AttentionPooling(SavedModule):
         """
         states, mask = features["token_embeddings"], features["attention_mask"]
         pooled = features.get("pooling_mask", mask)
-        if (empty := (pooled.sum(dim=1) == 0).nonzero()).numel():
-            raise InvalidValueError("pooling_mask", "a pooled token in every row", f"none in row {int(empty[0])}")
         vectors = pool(self.read(states, mask), pooled, "mean")
         features["sentence_embedding"] = normalize(vectors, dim=1)
         return features
@@ -145,7 +143,7 @@ class LatentAttention(AttentionPooling):
         mlp: str = "geglu",
     ):
         super().__init__(embedding_dimension, heads=heads, head_dimension=head_dimension, mlp=mlp)
-        self.dictionary = nn.Parameter(torch.randn(_size("latents", latents), embedding_dimension))
+        self.dictionary = nn.Parameter(torch.randn(whole("latents", latents), embedding_dimension))
         self._kept: tuple[Any, tuple[torch.Tensor, torch.Tensor] | None] = (None, None)
 
     @property
@@ -263,14 +261,8 @@ def from_published(weights: dict[str, torch.Tensor], heads: int = 8) -> LatentAt
             f"{', '.join([*weights][:3]) or 'none'}. Give the tensors of a checkpoint in NV-Embed's layout."
         )
     (latents, width), inner = own["dictionary"].shape, len(own["to_q.weight"])
-    if inner % _size("heads", heads):
+    if inner % whole("heads", heads):
         raise InvalidValueError("heads", f"a divisor of {inner}, the rows of the query projection", heads)
     module = LatentAttention(width, latents=latents, heads=heads, head_dimension=inner // heads)
     module.load_weights(own, "the checkpoint")
     return module
-
-
-def _size(name: str, value: int) -> int:
-    if type(value) is not int or value < 1:
-        raise InvalidValueError(name, "a positive whole number", value)
-    return value

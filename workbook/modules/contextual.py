@@ -15,7 +15,7 @@ from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from .. import attention as attention_modes
 from .. import backbones
-from ..errors import AttentionError, InvalidValueError, UnknownNameError
+from ..errors import AttentionError, InvalidValueError, UnknownNameError, whole
 from ..files import verify_checksums, write_checksums, writing
 from ..templates import CONTEXT
 from .decoder import Decoder, in_groups
@@ -56,10 +56,8 @@ class ContextualTokens(SavedModule):
 
     def __init__(self, encoder_dimension: int, embedding_dimension: int, tokens: int = 1, heads: int = 1):
         super().__init__()
-        if type(tokens) is not int or tokens < 1:
-            raise InvalidValueError("tokens", "a positive whole number of contextual tokens", tokens)
         self.encoder_dimension, self.embedding_dimension = encoder_dimension, embedding_dimension
-        self.tokens, self.heads = tokens, heads
+        self.tokens, self.heads = whole("tokens", tokens, of="contextual tokens"), heads
         self.mlp = nn.Sequential(
             nn.Linear(encoder_dimension, embedding_dimension, bias=False),
             nn.GELU(),

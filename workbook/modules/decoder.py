@@ -13,10 +13,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .. import attention as attention_modes
 from .. import backbones
-from ..errors import AttentionError, InvalidValueError
+from ..errors import AttentionError, InvalidValueError, whole
 from ..files import verify_checksums, write_checksums, writing
 from ..templates import Encoded, Template, answer_opening, as_template
 from ..texts import check_text
+from .saving import hub_options
 
 # Tokens that one forward pass takes on a CPU: enough to keep two cores busy, few enough for texts of nearly one length.
 _CPU_TOKENS = 512
@@ -155,9 +156,7 @@ class Decoder(InputModule):
 
     @max_length.setter
     def max_length(self, value: int) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InvalidValueError("max_length", "a positive whole number of tokens", value)
-        self._max_length = value
+        self._max_length = whole("max_length", value, of="tokens")
 
     @property
     def max_seq_length(self) -> int:
@@ -232,25 +231,31 @@ class Decoder(InputModule):
         """Add ``token_embeddings``, (batch, tokens, dim) in the decoder's dtype, to the features.
 
         Features with ``inputs_embeds``, (batch, tokens, dim), are read as these, in place of the words of
-        ``input_ids``. Features with ``attention``, a mode, are read with that in place of the decoder's own: this pass
-        alone, also where gradient checkpointing computes it again.
+        ``input_ids``. Features with ``position_ids``, int64 (batch, tokens), are read at these positions, padding too;
+        else positions count from the first real token. Features with ``attention``, a mode, are read with that in place
+        of the decoder's own: this pass alone, also where gradient checkpointing computes it again.
 
         Raises:
             UnknownNameError: No such attention mode.
             AttentionError: Another attention than the decoder's own, with flash attention.
         """
         states = partial(self._states, attention=features.get("attention", self.attention))
-        features["token_embeddings"] = in_groups(states, self._inputs(features), features["attention_mask"])
+        inputs, mask = self._inputs(features), features["attention_mask"]
+        # Groups leave columns of padding out, whose states are asked for where they have positions of their own.
+        features["token_embeddings"] = (states if "position_ids" in inputs else partial(in_groups, states))(
+            inputs, mask
+        )
         return features
 
     def _inputs(self, features: dict[str, Any]) -> dict[str, torch.Tensor]:
         """What the language model reads, (batch, tokens, ..), by the name of its argument."""
-        name = "inputs_embeds" if "inputs_embeds" in features else "input_ids"
-        return {name: features[name]}
+        names = ("inputs_embeds" if "inputs_embeds" in features else "input_ids", "position_ids")
+        return {name: features[name] for name in names if name in features}
 
     def _states(self, inputs: dict[str, torch.Tensor], mask: torch.Tensor, attention: str) -> torch.Tensor:
         """Last hidden states; positions count from the first real token, so that padding on the left moves nothing."""
-        positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+        numbered = inputs.get("position_ids")
+        positions = (mask.cumsum(dim=1) - 1).clamp(min=0) if numbered is None else numbered
         if attention != self.attention:
             read = inputs.get("inputs_embeds")
             read = self.decoder.get_input_embeddings()(inputs["input_ids"]) if read is None else read
@@ -259,9 +264,8 @@ class Decoder(InputModule):
             return made.last_hidden_state
         padded = not bool(mask.all())
         return self.decoder(
-            **inputs,
+            **inputs | {"position_ids": positions if padded else numbered},
             attention_mask=mask if padded else None,
-            position_ids=positions if padded else None,
             use_cache=False,
         ).last_hidden_state
 
@@ -292,7 +296,7 @@ class Decoder(InputModule):
         Raises:
             DamagedFileError: A file does not match its checksum.
         """
-        hub = {key: kwargs[key] for key in ("token", "cache_folder", "revision", "local_files_only") if key in kwargs}
+        hub = hub_options(kwargs)
         folder = Path(cls.load_dir_path(model_name_or_path, subfolder=subfolder, **hub))
         verify_checksums(
             folder,

@@ -12,9 +12,10 @@ from sentence_transformers.base.modules import InputModule
 from torch.nn.functional import normalize
 from transformers import PreTrainedTokenizerBase
 
-from ..errors import InvalidValueError
+from ..errors import InvalidValueError, whole
 from ..files import writing
 from .loading import load_embedder
+from .saving import hub_options
 
 _PARTS = ("first", "second")
 
@@ -69,9 +70,7 @@ class Hybrid(InputModule):
 
     @max_seq_length.setter
     def max_seq_length(self, value: int) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InvalidValueError("max_seq_length", "a positive whole number of tokens", value)
-        self.first.max_seq_length = self.second.max_seq_length = value
+        self.first.max_seq_length = self.second.max_seq_length = whole("max_seq_length", value, of="tokens")
 
     def get_embedding_dimension(self) -> int:
         """Both widths together."""
@@ -110,7 +109,7 @@ class Hybrid(InputModule):
             DamagedFileError, InvalidValueError: As :func:`~.loading.load_embedder`, whose ``trust_remote_code`` is one
                 of ``kwargs``.
         """
-        hub = {key: kwargs[key] for key in ("token", "cache_folder", "revision", "local_files_only") if key in kwargs}
+        hub = hub_options(kwargs)
         folder = Path(cls.load_dir_path(model_name_or_path, subfolder=subfolder, **hub))
         trusted = kwargs.get("trust_remote_code", False)
         models = [load_embedder(folder / part, trust_remote_code=trusted, device="cpu") for part in _PARTS]

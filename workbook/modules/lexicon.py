@@ -13,6 +13,7 @@ from torch.nn.functional import normalize
 from ..backbones import load_config, load_head
 from ..errors import InvalidValueError, UnknownNameError
 from ..vocabulary.clusters import Clusters, check_flags, clusters_of, token_text
+from .pooling import refuse_empty
 from .projection import max_logits, sum_weights
 from .saving import SavedModule
 
@@ -147,11 +148,7 @@ class Lexicon(SavedModule):
                 "Make the head from this decoder's own.",
             )  # fmt: skip
         mask = pooled_positions(features.get("pooling_mask", real), real, self.pooling)
-        if (empty := (~mask.any(dim=1)).nonzero()).numel():
-            raise InvalidValueError(
-                "pooling_mask", "a token of the text in every row", f"none in row {int(empty[0])}",
-                "Drop the texts that are empty or of special tokens only.",
-            )  # fmt: skip
+        refuse_empty(mask)
         return states, mask
 
     @classmethod

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from sentence_transformers.base.modules.module import Module
 
-from ..errors import UnknownNameError
+from ..errors import InvalidValueError, UnknownNameError
 
 POOLINGS = ("mean", "weighted_mean", "last_token")
 
@@ -38,7 +38,11 @@ class Pooling(Module):
         self.embedding_dimension = embedding_dimension
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Add ``sentence_embedding``, float32 (batch, dim), made from ``token_embeddings`` (batch, tokens, dim)."""
+        """Add ``sentence_embedding``, float32 (batch, dim), made from ``token_embeddings`` (batch, tokens, dim).
+
+        Raises:
+            InvalidValueError: A row of which nothing is pooled; the Decoder gives none.
+        """
         mask = features.get("pooling_mask", features["attention_mask"])
         features["sentence_embedding"] = pool(features["token_embeddings"], mask, self.pooling)
         return features
@@ -62,7 +66,12 @@ def pool(states: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor
 
     Returns:
         float32 (batch, dim): sums of many bfloat16 states would lose digits.
+
+    Raises:
+        InvalidValueError: A row of which nothing is pooled; the released code of LLM2Vec averages all its columns then,
+            padding included.
     """
+    refuse_empty(mask)
     mask = mask.to(states.device).float()
     order = mask.cumsum(dim=1)
     if pooling == "mean":
@@ -75,3 +84,20 @@ def pool(states: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor
     # where, not a product: a state behind the mask may be anything, and 0 times infinity is not 0.
     states = torch.where(mask.bool().unsqueeze(-1), states.float(), 0.0)
     return torch.einsum("bt,btd->bd", weights, states)
+
+
+def refuse_empty(mask: torch.Tensor) -> None:
+    """Refuse a row without a token to pool: whatever its vector were, it would be of no text.
+
+    Args:
+        mask: (batch, tokens), 1 where a token is pooled.
+
+    Raises:
+        InvalidValueError: Such a row; the message says which.
+    """
+    filled = mask.any(dim=1)
+    if not filled.all():
+        raise InvalidValueError(
+            "pooling_mask", "a pooled token in every row", f"none in row {int(filled.int().argmin())}",
+            "Drop the texts that are empty or of special tokens only.",
+        )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,6 +15,13 @@ from ..errors import DamagedFileError
 from ..files import verify_checksums, write_checksums, writing
 
 WEIGHTS = "model.safetensors"
+
+
+def hub_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a module's loading options that say how its files are fetched from a hub."""
+    return {
+        name: options[name] for name in ("token", "cache_folder", "revision", "local_files_only") if name in options
+    }
 
 
 class SavedModule(Module):
@@ -40,7 +48,7 @@ class SavedModule(Module):
             DamagedFileError: A file does not match its checksum or can't be read, or the weights are of other names or
                 shapes.
         """
-        hub = {key: kwargs[key] for key in ("token", "cache_folder", "revision", "local_files_only") if key in kwargs}
+        hub = hub_options(kwargs)
         folder = Path(cls.load_dir_path(model_name_or_path, subfolder=subfolder, **hub))
         verify_checksums(folder, "Save the model again, or copy it again from its source.")
         with backbones.loading(folder, f"a saved {cls.__name__}"):

@@ -60,6 +60,9 @@ class Contrastive(Objective):
     cross-entropy of cosine / temperature, from queries to documents only. Instructions are prompts of the columns, and
     no business of the loss.
 
+    Since every query has the same candidates, a column of hard negatives may be longer or shorter than that of the
+    queries. Data sets bring no such batches; a call of the loss may, as in the released code of LLM2Vec.
+
     Where the data brings a teacher's scores as labels, the cross-entropy from the teacher's softmax over a query's own
     candidates to the model's is added with weight 1: distillation.
 
@@ -109,19 +112,22 @@ class Contrastive(Objective):
                 of the positives belongs to row i of the queries in any case.
 
         Raises:
-            InvalidValueError: Too few columns, a batch that holds no negative, or scores of another shape.
+            InvalidValueError: Too few columns, a batch that holds no negative, scores of another shape, or columns of
+                different lengths where a row belongs to one query alone: the positives always, the hard negatives with
+                ``in_batch=False`` or a teacher.
         """
         given = list(sentence_features)
         devices = torch.distributed.get_world_size() if self.loss.gather_across_devices else 1
         self.check_batch(devices * (_rows(given[0]) if given else 0), len(given))
         columns = [dict(features) for features in given for _ in range(self._passes)]
+        self._check_rows([_rows(column) for column in columns], taught=labels is not None)
         if labels is not None and labels.shape != (shape := (_rows(columns[0]), len(columns) - 1)):
             raise InvalidValueError("labels", f"a teacher's scores {shape}", tuple(labels.shape))
         if not self.options.in_batch:
             vectors = [self.model(features)["sentence_embedding"] for features in columns]
             scores = _own_scores(vectors, self.options.temperature)
             own = cross_entropy(scores, scores.new_zeros(len(scores), dtype=torch.long))
-            return own + distillation(scores, labels)
+            return own if labels is None else own + distillation(scores, labels)
         self._tell_twins(columns)
         return self.loss(columns, labels)
 
@@ -139,6 +145,20 @@ class Contrastive(Objective):
                 "batch", "at least two rows, or hard negatives", "one row without hard negatives",
                 "Nothing is left to tell the positive from: raise the batch size, and drop the last, incomplete batch "
                 "(dataloader_drop_last=True).",
+            )  # fmt: skip
+
+    def _check_rows(self, rows: list[int], taught: bool) -> None:
+        """Refuse columns that are shorter or longer than the queries, where a row has to say whose it is."""
+        queries, positives, *negatives = rows
+        if positives != queries:
+            raise InvalidValueError("positives", f"one for each of {queries} queries", f"{positives} rows")
+        if not all(negatives):
+            raise InvalidValueError("hard negatives", "a row in every column", "none", "Leave the empty column out.")
+        if (taught or not self.options.in_batch) and set(negatives) - {queries}:
+            raise InvalidValueError(
+                "hard negatives", f"one for each of {queries} queries in every column", f"columns of {negatives} rows",
+                "Only as candidates of all queries, with in-batch negatives and without a teacher, may they be more or "
+                "fewer.",
             )  # fmt: skip
 
     def _tell_twins(self, columns: list[dict[str, torch.Tensor]]) -> None:
@@ -161,7 +181,7 @@ class _Plain(MultipleNegativesRankingLoss):
 
     def compute_loss_from_embeddings(self, embeddings: list[torch.Tensor], labels: torch.Tensor | None) -> torch.Tensor:
         loss = super().compute_loss_from_embeddings(embeddings, labels)
-        return loss + distillation(_own_scores(embeddings, self.temperature), labels)
+        return loss if labels is None else loss + distillation(_own_scores(embeddings, self.temperature), labels)
 
 
 class _Cached(CachedMultipleNegativesRankingLoss):
@@ -179,16 +199,16 @@ class _Cached(CachedMultipleNegativesRankingLoss):
         return loss + taught.detach() if with_backward else loss + taught
 
 
-def distillation(scores: torch.Tensor, teacher: torch.Tensor | None) -> torch.Tensor | float:
+def distillation(scores: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
     """Cross-entropy from a teacher's distribution over a query's candidates to the model's, mean over the queries.
 
     Args:
         scores: (queries, candidates), the model's, divided by its temperature.
-        teacher: Scores of the same shape, on the scale of logits; None for no teacher, and a loss of 0.
+        teacher: Scores of the same shape, on the scale of logits.
 
     Source: LENS, section 4.1 (there a KL divergence, which differs by the teacher's entropy, a constant).
     """
-    return 0.0 if teacher is None else cross_entropy(scores, teacher.to(scores).softmax(dim=-1))
+    return cross_entropy(scores, teacher.to(scores).softmax(dim=-1))
 
 
 def _own_scores(vectors: list[torch.Tensor], temperature: float) -> torch.Tensor:

@@ -7,7 +7,7 @@ read the words from the vector itself. The second is here to compare the first w
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -81,6 +81,13 @@ class PairObjective(LMHeadObjective):
         Raises:
             InvalidValueError: A text without any token; the message names side and row.
         """
+        return _packed(side["input_ids"], self.where(side, name))
+
+    def where(self, side: dict[str, torch.Tensor], name: str) -> torch.Tensor:
+        """Where the tokens of one side's texts stand as they are laid out, bool (batch, tokens).
+
+        Arguments and errors as of :meth:`texts`.
+        """
         module = self.decoder_module
         ids, pooled = side["input_ids"], side.get("pooling_mask", side["attention_mask"]).bool()
         order = pooled.cumsum(dim=1)
@@ -91,8 +98,7 @@ class PairObjective(LMHeadObjective):
             raise InvalidValueError(
                 name, "a text in every row", f"none in row {int(empty[0])}", "Drop the pairs of which a side is empty."
             )
-        columns = own.int().argsort(dim=1, descending=True, stable=True)[:, : int(own.sum(dim=1).max())]
-        return ids.gather(1, columns), own.gather(1, columns)
+        return own
 
 
 class ReconstructionOptions(LMHeadOptions):
@@ -100,9 +106,13 @@ class ReconstructionOptions(LMHeadOptions):
 
     Attributes:
         alpha: Weight of the direction from query to document, 0 to 1.
+        target: What is written of the other side. ``text``: its text alone, so that no instruction is written or read.
+            ``input``: all that stands in front of the text too, BOS and instruction, as if these were of it. Or
+            ``released``, what the released code does: see :class:`Reconstruction`.
     """
 
     alpha: Annotated[float, Field(ge=0, le=1, description="a weight, at least 0 and at most 1")] = 0.2
+    target: Annotated[Literal["text", "input", "released"], Field(description="target of reconstruction")] = "text"
 
 
 class Reconstruction(PairObjective):
@@ -128,7 +138,8 @@ class Reconstruction(PairObjective):
 
     Source: Anchor, section 3.2, algorithm 1, equations 3 to 5. The equations sum over the tokens of a pair, algorithm 1
     has a cross-entropy, which in the released code is the mean over the batch. That code pads on the left, between the
-    vector and the words, hides an instruction from the decoder and yet has it predicted: none of that is done here.
+    vector and the words, and counts positions over the padding; it hides an instruction, and BOS, from the decoder and
+    yet has them predicted, as everything but EOS. With ``target="released"`` all of that is done, else none.
     """
 
     name = "reconstruction"
@@ -167,21 +178,37 @@ class Reconstruction(PairObjective):
             name: Of the texts, for the error.
 
         Returns:
-            Minus the log-probability of each token, float32 (batch, longest text), 0 behind a text; and where the texts
-            are, bool of the same shape.
+            Minus the log-probability of each token, float32 (batch, longest text), 0 where none is written; and where
+            one is, bool of the same shape.
 
         Raises:
             InvalidValueError: A text without any token.
         """
-        ids, own = self.texts(target, name)
+        ids, own, visible = self._laid_out(target, name)
         front = self.in_front(vectors)
         read = torch.cat([front, self.decoder_module.decoder.get_input_embeddings()(ids[:, :-1])], dim=1)
-        mask = torch.cat([own.new_ones(front.shape[:2]), own[:, 1:]], dim=1).long()
+        mask = torch.cat([own.new_ones(front.shape[:2]), visible], dim=1).long()
+        features = {"inputs_embeds": read, "attention_mask": mask}
+        if self.options.target == "released":
+            features["position_ids"] = torch.arange(read.shape[1], device=read.device).expand(len(read), -1)
         # Through the whole model, not its decoder alone: a distributed wrapper synchronises gradients only so.
-        states = self.model({"inputs_embeds": read, "attention_mask": mask})["token_embeddings"]
+        states = self.model(features)["token_embeddings"]
         states = states[:, front.shape[1] - 1 :]  # that of the vector says the first word
         made = token_losses(states[own], ids[own].unsqueeze(1), *self.projection())
         return made.new_zeros(ids.shape).masked_scatter(own, made), own
+
+    def _laid_out(self, side: dict[str, torch.Tensor], name: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Ids behind the vector, which of them are written, and which but the last are read on the way."""
+        ids, own, real = side["input_ids"], self.where(side, name), side["attention_mask"].bool()
+        if self.options.target == "released":
+            columns = real.int().argsort(dim=1, stable=True)  # padding in front
+            text = side.get("pooling_mask", side["attention_mask"]).bool()
+            ids, text, real = (values.gather(1, columns) for values in (ids, text, real))
+            return ids, real & (ids != self.decoder_module.tokenizer.eos_token_id), text[:, :-1]
+        if self.options.target == "input":
+            own = real & (own.flip(1).cumsum(dim=1).flip(1) > 0)  # up to the last token of the text
+        ids, own = _packed(ids, own)
+        return ids, own, own[:, 1:]
 
     def in_front(self, vectors: torch.Tensor) -> torch.Tensor:
         """What the decoder reads in front of the words, as embeddings (batch, 1 or 2, dim): BOS, if
@@ -227,6 +254,12 @@ class LLaMA2Vec(PairObjective):
         losses = torch.stack([token_losses(self.vectors(side), ids, *self.projection()) for side in given])
         parts = losses.split([query.shape[1], document.shape[1]], dim=2)
         return torch.stack([_of_rows(part, first) for part, (_, first) in zip(parts, targets, strict=True)]).mean()
+
+
+def _packed(ids: torch.Tensor, own: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens with nothing between them or in front, and where they are: the first so many of each row."""
+    columns = own.int().argsort(dim=1, descending=True, stable=True)[:, : int(own.sum(dim=1).max())]
+    return ids.gather(1, columns), own.gather(1, columns)
 
 
 def _once(ids: torch.Tensor, own: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -11,7 +11,7 @@ from sentence_transformers.util import batch_to_device
 from torch import nn
 from torch.nn.functional import linear
 
-from ..errors import InvalidValueError
+from ..errors import InvalidValueError, whole
 from ..objectives import Reconstruction
 from .states import decoder_of, reading
 
@@ -57,8 +57,7 @@ def regenerated(
 
     Source: Anchor, section 3.2.
     """
-    if type(tokens) is not int or tokens < 1:
-        raise InvalidValueError("tokens", "a whole number from 1", tokens)
+    tokens = whole("tokens", tokens)
     module = decoder_of(model, texts)
     objective = Reconstruction(model, head).to(model.device)
     vectors = model.encode(

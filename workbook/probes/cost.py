@@ -13,7 +13,7 @@ import torch
 from sentence_transformers.util import batch_to_device
 from sklearn.feature_extraction import DictVectorizer
 
-from ..errors import InvalidValueError, UnknownNameError
+from ..errors import InvalidValueError, UnknownNameError, whole
 from ..vocabulary.sparse import sparse
 from .states import decoder_of
 
@@ -47,7 +47,7 @@ def encoding_cost(
 
     Source: LLM2Vec, appendix E.2 and table 6, which gives hours; Causal2Vec, figure 2.
     """
-    _refuse_turns(turns)
+    turns = whole("turns", turns)
     read = {name: decoder_of(model, texts).encode_texts(texts, instruction) for name, model in models.items()}
     tokens = {name: sum(len(text.input_ids) for text in encoded) for name, encoded in read.items()}
     rows = []
@@ -85,7 +85,7 @@ def training_cost(
     """
     from ..data.rows import load  # here, since its imports take seconds
 
-    _refuse_turns(turns)
+    turns = whole("turns", turns)
     if absent := [name for name in models if name not in stages]:
         raise InvalidValueError("stages", "one for each of the models", sorted(stages), f"Add {', '.join(absent)}.")
     batches = {}
@@ -228,11 +228,6 @@ def _forward_and_backward(
         counter.remove()
         model.zero_grad()
     return int(sum(read)), spent
-
-
-def _refuse_turns(turns: object) -> None:
-    if isinstance(turns, bool) or not isinstance(turns, int) or turns < 1:
-        raise InvalidValueError("turns", "a whole number from 1", turns)
 
 
 def _timed(rows: Sequence[tuple[int, str, int, float]]) -> pd.DataFrame:

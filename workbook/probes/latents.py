@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from sentence_transformers.util import batch_to_device
 
-from ..errors import InvalidValueError, UnknownNameError
+from ..errors import InvalidValueError, UnknownNameError, whole
 from ..modules import LatentAttention
 from .states import decoder_of, reading
 
@@ -104,8 +104,7 @@ def discriminating_latents(
         raise InvalidValueError("labels", "two classes of at least two texts each", counts)
     if positive not in counts:
         raise UnknownNameError("label", positive, map(str, counts))
-    if type(permutations) is not int or permutations < 1:
-        raise InvalidValueError("permutations", "a whole number from 1", permutations)
+    permutations = whole("permutations", permutations)
     first = np.array([label == positive for label in labels])
     values = attention.reshape(len(attention), -1)
     # With pooled variance t grows with the correlation of label and attention, and that is a product of matrices.

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from sentence_transformers.util import batch_to_device
 
 from ..attention import MODES, switched
-from ..errors import InvalidValueError
+from ..errors import InvalidValueError, whole
 from ..modules import Decoder
 
 if TYPE_CHECKING:
@@ -142,8 +142,7 @@ def recency(model: SentenceTransformer, texts: Sequence[str], windows: int = 5, 
 
     Source: the claim is Causal2Vec's (section 1) and NV-Embed's (section 3.2); the measurement is this project's.
     """
-    if isinstance(windows, bool) or not isinstance(windows, int) or windows < 2:
-        raise InvalidValueError("windows", "a whole number from 2", windows)
+    windows = whole("windows", windows, 2)
     if isinstance(texts, str) or len(texts) < 2:
         raise InvalidValueError("texts", "at least two strings", texts)
     words = [text.split() for text in texts]

@@ -10,7 +10,7 @@ from sklearn.cluster import AgglomerativeClustering
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import normalize
 
-from ..errors import InvalidValueError
+from ..errors import InvalidValueError, whole
 from ..modules.contextual import REPRESENTATIONS, ContextualPooling
 
 if TYPE_CHECKING:
@@ -69,8 +69,7 @@ def vector_map(vectors: np.ndarray, clusters: int) -> pd.DataFrame:
     vectors = _finite(vectors)
     if len(vectors) < 2 or vectors.shape[1] < 2:
         raise InvalidValueError("vectors", "at least two, of two numbers or more", vectors.shape)
-    if type(clusters) is not int or not 2 <= clusters <= len(vectors):
-        raise InvalidValueError("clusters", f"a whole number from 2 to {len(vectors)}, the number of texts", clusters)
+    clusters = whole("clusters", clusters, 2, len(vectors), way_out=f"There are {len(vectors)} texts.")
     directions = normalize(vectors.astype(float))
     found, _ = pd.factorize(AgglomerativeClustering(clusters).fit_predict(directions))
     with np.errstate(invalid="ignore"):  # where all vectors are one there is no variance to show

@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 from transformers import DataCollatorWithPadding
 
 from ..corpora.roles import NO_ROLE
-from ..errors import InvalidValueError
+from ..errors import InvalidValueError, whole
 from .states import decoder_of, reading
 
 if TYPE_CHECKING:
@@ -107,9 +107,7 @@ def word_probe(
 
     Source: LLM2Vec, section 3.1 and appendix D.1.3, which gives steps, batch size, learning rate and dropout.
     """
-    for name, value in (("steps", steps), ("batch_size", batch_size)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InvalidValueError(name, "a whole number from 1", value)
+    steps, batch_size = whole("steps", steps), whole("batch_size", batch_size)
     learnt, scored = _scored_words("train", train), _scored_words("test", test)
     labels, tags = pd.factorize(learnt["tag"], sort=True)
     if len(tags) < 2:

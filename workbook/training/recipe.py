@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from ..errors import InvalidValueError, UnknownNameError
+from ..errors import UnknownNameError, whole
 from ..resolved import digest, resolved
 
 if TYPE_CHECKING:
@@ -185,5 +185,4 @@ class Evaluator:
     measure: Callable[[SentenceTransformer], Mapping[str, float]]
 
     def __post_init__(self):
-        if type(self.every) is not int or self.every < 1:
-            raise InvalidValueError("every", "a number of steps, 1 or more", self.every)
+        whole("every", self.every, of="steps")

@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from torch.nn.functional import normalize
 
 from ..backbones import load_head
-from ..errors import DamagedFileError, InvalidValueError, MissingDataError, OutputError
+from ..errors import DamagedFileError, InvalidValueError, MissingDataError, OutputError, whole
 from ..files import CHECKSUMS, atomic_folder, cache_path, is_whole, verify_checksums, write_checksums
 from ..resolved import digest
 
@@ -83,7 +81,7 @@ class Clusters:
         Raises:
             InvalidValueError: No such cluster.
         """
-        cluster = _whole("cluster", cluster, f"a number from 0 to {len(self) - 1}", 0, len(self) - 1)
+        cluster = whole("cluster", cluster, 0, len(self) - 1)
         ids = (self.assignment == cluster).nonzero()[:, 0]
         return ids[self.distances[ids].argsort(stable=True)]
 
@@ -223,7 +221,7 @@ def cluster_head(
         got = f"{head.dtype} {tuple(head.shape)}" if isinstance(head, torch.Tensor) else type(head).__name__
         raise InvalidValueError("head", "a floating tensor (vocabulary, dim), such as load_head(name).weight", got)
     k, seed = _checked(head, k, spherical, seed)
-    iterations = _whole("iterations", iterations, "a whole number of at least 1", 1)
+    iterations = whole("iterations", iterations)
     head = head.detach()
     rows = _rows(head, spherical)
     different = np.unique(rows, axis=0)
@@ -333,15 +331,8 @@ def check_flags(**flags: object) -> None:
 def _checked(head: torch.Tensor, k: Any, spherical: Any, seed: Any) -> tuple[int, int]:
     """k and seed, once all three were looked at."""
     check_flags(spherical=spherical)
-    k = _whole("k", k, f"a number of clusters from 2 to the vocabulary, {len(head)}", 2, len(head))
-    return k, _whole("seed", seed, "a whole number of at least 0", 0)
-
-
-def _whole(name: str, value: Any, expected: str, least: int, most: float = math.inf) -> int:
-    """A whole number as an int, whichever type of integer it came in."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= value <= most:
-        raise InvalidValueError(name, expected, value)
-    return int(value)
+    k = whole("k", k, 2, len(head), of="clusters", way_out=f"The vocabulary has {len(head)} tokens.")
+    return k, whole("seed", seed, 0)
 
 
 def _start(rows: np.ndarray, k: int, generator: np.random.Generator) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import InvalidValueError
+from ..errors import InvalidValueError, whole
 from ..files import atomic_file
 
 
@@ -36,8 +36,7 @@ def sparse(vectors: Any, top: int) -> list[dict[int, float]]:
         >>> sparse([[0.0, 0.5, 0.25, 0.5]], top=2)
         [{1: 0.5, 3: 0.5}]
     """
-    if type(top) is not int or top < 1:
-        raise InvalidValueError("top", "a positive whole number", top)
+    top = whole("top", top)
     rows = np.asarray(vectors.detach().cpu().float() if hasattr(vectors, "detach") else vectors)
     if rows.ndim != 2 or rows.dtype.kind not in "fiu":
         raise InvalidValueError("vectors", "numbers (texts, clusters)", f"{rows.dtype} {rows.shape}")
@@ -99,12 +98,11 @@ def write_index(path: str | PathLike[str], ids: Iterable[str], vectors: Any, top
         InvalidValueError: As :func:`sparse`; ids that repeat, or too few or too many; or a ``scale`` below 1.
         OutputError: The file can't be written.
     """
-    if type(scale) is not int or scale < 1:
-        raise InvalidValueError("scale", "a positive whole number", scale)
+    scale = whole("scale", scale)
     weights, ids = sparse(vectors, top), [*ids]
     if len(ids) != len(weights) or len({*ids}) != len(ids):
         raise InvalidValueError("ids", f"{len(weights)} that differ", f"{len(ids)}, {len({*ids})} of them different")
     with atomic_file(Path(path)) as temporary, open(temporary, "w", encoding="utf-8") as file:
         for id_, row in zip(ids, weights, strict=True):
-            vector = {str(cluster): whole for cluster, weight in row.items() if (whole := round(weight * scale))}
+            vector = {str(cluster): times for cluster, weight in row.items() if (times := round(weight * scale))}
             file.write(json.dumps({"id": id_, "contents": "", "vector": vector}, ensure_ascii=False) + "\n")
