@@ -156,7 +156,7 @@ def test_a_whole_number_of_any_type(number):
         (2.0, {"of": "steps"}, "n: expected a positive whole number of steps, got 2.0."),
         ("2", {"least": 0}, "n: expected a whole number from 0, got '2'."),
         (None, {"most": 4}, "n: expected a whole number from 1 to 4, got None."),
-        (5, {"least": 2, "most": 4, "of": "rows", "way_out": "Or drop it."},
+        (5, {"least": 2, "most": 4, "of": "rows", "hint": "Or drop it."},
          "n: expected a whole number of rows from 2 to 4, got 5. Or drop it."),
     ],
 )  # fmt: skip

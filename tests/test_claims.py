@@ -76,11 +76,11 @@ def test_too_small_a_scale_says_so():
 
 
 def test_a_comparison_with_what_did_not_learn_is_no_test(tmp_path):
-    made = judge(claim("a > b"), APART, scale="cpu", unlearnt=["b", "a"])
+    made = judge(claim("a > b"), APART, scale="cpu", did_not_learn=["b", "a"])
     assert str(made) == "c: not tested at this scale (did not learn: a, b)"
     assert made.effects() == {}
-    with pytest.raises(InvalidValueError, match=r"unlearnt: expected a collection of names, got 'ab'"):
-        judge(claim("a > b"), APART, scale="cpu", unlearnt="ab")
+    with pytest.raises(InvalidValueError, match=r"did_not_learn: expected a collection of names, got 'ab'"):
+        judge(claim("a > b"), APART, scale="cpu", did_not_learn="ab")
     claims.write([made], tmp_path / "claims.json")
     assert claims.read(tmp_path / "claims.json") == [made]
 

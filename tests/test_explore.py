@@ -136,7 +136,7 @@ def test_the_table_names_the_heaviest_clusters_in_words_that_can_be_read(lexicon
     assert table["cluster"].tolist() == found["cluster"].tolist()
     assert table["weight"].tolist() == [round(weight, 3) for weight in found["weight"]]
     assert (found["words"].str.len() > 4).any()
-    shown = {" ": "␣", "\n": "\\n", "\\": "\\\\", "\x00": "\\x00", "'": "'", '"': '"', "a": "a", "�": "�"}
+    shown = {" ": "␣", "\n": "\\n", "\t": "\\t", "\\": "\\\\", "\x00": "\\x00", "'": "'", '"': '"', "a": "a", "�": "�"}
     seen = set()
     for words, tokens in zip(table["words"], found["words"], strict=True):
         parts = words.split(", ")
@@ -147,7 +147,7 @@ def test_the_table_names_the_heaviest_clusters_in_words_that_can_be_read(lexicon
             assert " " not in part
             seen.add(token)
     assert "�" in seen
-    assert not {" ", "\n"}.isdisjoint(seen)
+    assert not {" ", "\n", "\t"}.isdisjoint(seen)
     assert set(table["token"]) <= {*ONE.replace(" ", "␣")}
     assert "␣" in set(table["token"])
 

@@ -59,10 +59,10 @@ def test_every_claim_stands_there_once(run):
 
 def test_who_did_not_learn_is_said(run):
     numbers = {"one": 10, "eight": 9}
-    made = claims.judge(CLAIMS["causal2vec-one-token"], numbers, scale="cpu", notebook="05_x", unlearnt=["eight"])
+    made = claims.judge(CLAIMS["causal2vec-one-token"], numbers, scale="cpu", notebook="05_x", did_not_learn=["eight"])
     claims.write([made], run / "claims.json")
     rows = ledger.table(run).set_index("claim", drop=False)
-    assert rows["unlearnt"].to_dict() == dict.fromkeys(CLAIMS, "") | {made.id: "eight"}
+    assert rows["did_not_learn"].to_dict() == dict.fromkeys(CLAIMS, "") | {made.id: "eight"}
     told = ledger.readable(rows)["measured"]
     assert (told[made.id], told["lens-hybrid"]) == ("did not learn: eight", "-")
 
@@ -70,14 +70,14 @@ def test_who_did_not_learn_is_said(run):
 def test_a_notebook_that_could_not_test_a_claim_does_not_speak_for_one_that_did(run):
     held = judged("lens-hybrid", "04_lens")
     untaught = claims.judge(
-        CLAIMS["lens-hybrid"], held.measured, scale="cpu", notebook="07_compare", unlearnt=["dense"]
+        CLAIMS["lens-hybrid"], held.measured, scale="cpu", notebook="07_compare", did_not_learn=["dense"]
     )
     bare = {name: (-one.value, math.nan, math.nan) for name, one in held.measured.items()}
     unsure = claims.judge(CLAIMS["lens-hybrid"], bare, scale="gpu", notebook="08_other")
     claims.write([held, untaught, unsure], run / "claims.json")
     row = ledger.table(run).set_index("claim").loc["lens-hybrid"]
     least = min(effect.value for effect in held.effects().values())
-    assert (row["verdict"], row["effect"], row["scale"], row["unlearnt"]) == ("reproduced", least, "cpu", "")
+    assert (row["verdict"], row["effect"], row["scale"], row["did_not_learn"]) == ("reproduced", least, "cpu", "")
 
 
 def test_the_comparison_that_made_the_verdict_is_shown(run):
@@ -127,8 +127,8 @@ def test_counts_and_text(run):
 def test_written_files_hold_the_table_and_all_verdicts(run):
     rows = ledger.write(run)
     pd.testing.assert_frame_equal(
-        pd.read_csv(run / "ledger.csv", dtype={"notebook": str, "unlearnt": str}).fillna(
-            {"notebook": "", "unlearnt": ""}
+        pd.read_csv(run / "ledger.csv", dtype={"notebook": str, "did_not_learn": str}).fillna(
+            {"notebook": "", "did_not_learn": ""}
         ),
         rows,
         check_dtype=False,

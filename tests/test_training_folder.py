@@ -264,13 +264,13 @@ def test_a_resume_with_other_versions_or_weights_is_refused(stopped, tmp_path, m
     changed = tiny()
     with torch.no_grad():
         changed[0].decoder.norm.weight[0] += 1e-3
-    way_out = r"\. Go back to that, or leave --resume out and choose another folder with --output\."
+    hint = r"\. Go back to that, or leave --resume out and choose another folder with --output\."
     with steps_counted(monkeypatch) as steps:
-        with pytest.raises(InvalidValueError, match=rf"It was begun with model '\w+', now '\w+'{way_out}"):
+        with pytest.raises(InvalidValueError, match=rf"It was begun with model '\w+', now '\w+'{hint}"):
             into(folder, one, model=changed, resume=True)
         with monkeypatch.context() as patch:
             patch.setattr(stage_module, "__version__", "99")
-            with pytest.raises(InvalidValueError, match=rf"begun with versions\.workbook '[\d.]+', now '99'{way_out}"):
+            with pytest.raises(InvalidValueError, match=rf"begun with versions\.workbook '[\d.]+', now '99'{hint}"):
                 into(folder, one, resume=True)
         assert steps == []
         into(folder, one, resume=True)

@@ -364,14 +364,14 @@ def from_folder(factory: Any, folder: Path, **options: Any) -> PreTrainedModel:
 def loading(
     folder: Path,
     what: str = "a model that transformers can load",
-    way_out: str = "Name a model of an architecture that transformers has.",
+    hint: str = "Name a model of an architecture that transformers has.",
 ) -> Iterator[None]:
     """Say in one line what is wrong with a folder that the block can't load, in whichever way its loader fails.
 
     Args:
         folder: What is loaded.
         what: What was expected there.
-        way_out: Where the folder asks for code of its own.
+        hint: Where the folder asks for code of its own.
 
     Raises:
         InvalidValueError: It takes code of the folder's own, which nobody allowed; the message names its class.
@@ -390,7 +390,7 @@ def loading(
         if "trust_remote_code" in str(error):
             named = re.search(r"class '(.+?)'", str(error))
             asked = named[1] if named else "a config.json with auto_map"
-            raise InvalidValueError(str(folder), f"{what} without code of its own", asked, way_out) from error
+            raise InvalidValueError(str(folder), f"{what} without code of its own", asked, hint) from error
         raise DamagedFileError(
             f"Expected {what} in {_unreadable(folder) or folder}, got {type(error).__name__}: {reason}. {_WAY_OUT}"
         ) from error
@@ -430,7 +430,7 @@ def _carried_folder(name: str) -> Path:
     model = CARRIED[name]
     converted = _converted_folder(name)
     if model.kind == "decoder" and is_whole(converted):
-        return _checked_folder(converted, way_out=f"Delete {converted}; it is made again from the installed package.")
+        return _checked_folder(converted, hint=f"Delete {converted}; it is made again from the installed package.")
     file = _package_file(model)
     if file is None:
         raise ModelNotFoundError(
@@ -477,7 +477,7 @@ def _convert_gguf(file: Path, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def _checked_folder(folder: Path, way_out: str = "Restore the file or the folder from its source.") -> Path:
+def _checked_folder(folder: Path, hint: str = "Restore the file or the folder from its source.") -> Path:
     """The folder, after a look at what it holds and, where it brings checksums, at every byte."""
     if not (folder / "config.json").is_file():
         raise ModelNotFoundError(
@@ -488,11 +488,11 @@ def _checked_folder(folder: Path, way_out: str = "Restore the file or the folder
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except ValueError as error:
-        raise DamagedFileError(f"{folder / 'config.json'} is not JSON ({error}). {way_out}") from error
+        raise DamagedFileError(f"{folder / 'config.json'} is not JSON ({error}). {hint}") from error
     if not isinstance(config, dict):
         got = type(config).__name__
-        raise DamagedFileError(f"{folder / 'config.json'}: expected an object of JSON, got a {got}. {way_out}")
-    verify_checksums(folder, way_out)
+        raise DamagedFileError(f"{folder / 'config.json'}: expected an object of JSON, got a {got}. {hint}")
+    verify_checksums(folder, hint)
     return folder
 
 

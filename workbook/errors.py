@@ -25,13 +25,13 @@ class UnknownNameError(WorkbookError, ValueError):
 class InvalidValueError(WorkbookError, ValueError):
     """A value of the wrong type or outside its range."""
 
-    def __init__(self, name: str, expected: str, got: object, way_out: str = ""):
+    def __init__(self, name: str, expected: str, got: object, hint: str = ""):
         shown = repr(got)
         shown = shown if len(shown) <= 80 else shown[:77] + "..."
-        super().__init__(f"{name}: expected {expected}, got {shown}.{' ' + way_out if way_out else ''}")
+        super().__init__(f"{name}: expected {expected}, got {shown}.{' ' + hint if hint else ''}")
 
 
-def whole(name: str, value: object, least: int = 1, most: int | None = None, *, of: str = "", way_out: str = "") -> int:
+def whole(name: str, value: object, least: int = 1, most: int | None = None, *, of: str = "", hint: str = "") -> int:
     """A value that has to be a whole number, as an int: of any type of integer, numpy's too, but no bool.
 
     Args:
@@ -40,7 +40,7 @@ def whole(name: str, value: object, least: int = 1, most: int | None = None, *, 
         least: The smallest that will do.
         most: The largest, or None for no bound.
         of: What is counted, for the message, such as ``tokens``.
-        way_out: A sentence that the message ends with.
+        hint: A sentence that the message ends with.
 
     Raises:
         InvalidValueError: Anything else; the message says from where to where.
@@ -57,7 +57,7 @@ def whole(name: str, value: object, least: int = 1, most: int | None = None, *, 
         counted = f"whole number of {of}" if of else "whole number"
         bounded = f"a {counted} from {least}" + ("" if most is None else f" to {most}")
         expected = f"a positive {counted}" if (least, most) == (1, None) else bounded
-        raise InvalidValueError(name, expected, value, way_out)
+        raise InvalidValueError(name, expected, value, hint)
     return int(value)
 
 

@@ -103,14 +103,14 @@ def write_checksums(folder: Path, patterns: Iterable[str] = _GUARDED) -> None:
         temporary.write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
 
 
-def verify_checksums(folder: Path, way_out: str, required: Iterable[str] = ()) -> None:
+def verify_checksums(folder: Path, hint: str, required: Iterable[str] = ()) -> None:
     """Compare a folder with its ``checksums.json``; a folder without one is taken as it is.
 
     safetensors notices a truncated file, but loads a flipped bit without a word; so do configurations and tokenizers.
 
     Args:
         folder: The folder.
-        way_out: How the message ends.
+        hint: How the message ends.
         required: Names of files that must be among them.
 
     Raises:
@@ -124,16 +124,16 @@ def verify_checksums(folder: Path, way_out: str, required: Iterable[str] = ()) -
         sums = dict(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
         raise DamagedFileError(
-            f"{path}: expected a checksum for each file, got no such JSON ({error}). {way_out}"
+            f"{path}: expected a checksum for each file, got no such JSON ({error}). {hint}"
         ) from error
     for name in required:
         if name not in sums:
-            raise DamagedFileError(f"{path}: expected a checksum of {name}, got none. {way_out}")
+            raise DamagedFileError(f"{path}: expected a checksum of {name}, got none. {hint}")
     for name, expected in sums.items():
         file = folder / name
         found = sha256(file) if file.is_file() else "no file"
         if found != expected:
-            raise DamagedFileError(f"{file}: expected sha256 {expected}, got {found}. {way_out}")
+            raise DamagedFileError(f"{file}: expected sha256 {expected}, got {found}. {hint}")
 
 
 def is_whole(folder: Path) -> bool:

@@ -293,8 +293,8 @@ def _refuse_markup(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> 
     for text in texts:
         rest = re.sub(special, "", text)
         if rest != text and not rest.strip():
-            way_out = "Nothing of it could be pooled: drop it, or strip the markup."
-            raise InvalidValueError("texts", "words, not special tokens alone", text, way_out)
+            hint = "Nothing of it could be pooled: drop it, or strip the markup."
+            raise InvalidValueError("texts", "words, not special tokens alone", text, hint)
 
 
 def _pieces(*pieces: tuple[str, bool]) -> tuple[Piece, ...]:

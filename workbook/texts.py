@@ -32,8 +32,8 @@ def check_text(name: str, value: Any) -> None:
         got = f"{len(value):,} characters: {value[:20]}..."
         raise InvalidValueError(name, f"at most {LONGEST:,} characters in a text", got, "Cut it, or split it.")
     if (place := _broken(value)) is not None:
-        way_out = f"Drop that half of a surrogate pair, character {place + 1}, or mend where the text comes from."
-        raise InvalidValueError(name, "strings that UTF-8 can hold", value[place : place + 20], way_out)
+        hint = f"Drop that half of a surrogate pair, character {place + 1}, or mend where the text comes from."
+        raise InvalidValueError(name, "strings that UTF-8 can hold", value[place : place + 20], hint)
 
 
 def _broken(text: str) -> int | None:

@@ -112,7 +112,7 @@ def load(
         training.
     """
     kind = get_objective(objective)
-    limit = None if limit is None else whole("limit", limit, 2, of="rows", way_out="None takes all.")
+    limit = None if limit is None else whole("limit", limit, 2, of="rows", hint="None takes all.")
     if blend and kind.reads != "pairs":
         raise InvalidValueError("blend", f"False for {objective}, whose texts have no instructions", blend)
     if kind.reads == "pairs" and not kind.hard_negatives:

@@ -77,8 +77,8 @@ class Encoder:
             bad = [text for text, vector in zip(new, made, strict=True) if not np.isfinite(vector).all()]
             if bad:
                 got = f"NaN or inf for {len(bad)} of {len(new)} texts, the first {bad[0]!r}"
-                way_out = "A training that ran away leaves such a model."
-                raise InvalidValueError(f"vectors of {task_metadata.name}", "finite numbers", got, way_out)
+                hint = "A training that ran away leaves such a model."
+                raise InvalidValueError(f"vectors of {task_metadata.name}", "finite numbers", got, hint)
             vectors.update(zip(new, made, strict=True))
         self._digest.update(repr(texts).encode())
         return np.stack([vectors[text] for text in texts])

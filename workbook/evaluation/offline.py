@@ -59,7 +59,7 @@ def metadata(name: str, kind: str, metric: str, description: str) -> TaskMetadat
     )
 
 
-class Loaded:
+class OfflineTask:
     """What the tasks below share: their data are there from the start."""
 
     data_loaded = True
@@ -72,19 +72,19 @@ class Loaded:
         """Nothing to do."""
 
 
-class DocsRetrieval(Loaded, AbsTaskRetrieval):
+class DocsRetrieval(OfflineTask, AbsTaskRetrieval):
     """Summary line -> its description among others."""
 
     metadata = metadata("DocsRetrieval", "Retrieval", "ndcg_at_10", "Find the description of a docstring's summary.")
 
 
-class DocsReranking(Loaded, AbsTaskRetrieval):
+class DocsReranking(OfflineTask, AbsTaskRetrieval):
     """Summary line -> its description among those that share most words with it."""
 
     metadata = metadata("DocsReranking", "Reranking", "map_at_1000", "Rank descriptions alike in words by a summary.")
 
 
-class DocsPairs(Loaded, AbsTaskPairClassification):
+class DocsPairs(OfflineTask, AbsTaskPairClassification):
     """Whether a description belongs to a summary; half belong, half only share words with it."""
 
     metadata = metadata("DocsPairs", "PairClassification", "cosine_ap", "Tell pairs from look-alikes.")
@@ -92,21 +92,21 @@ class DocsPairs(Loaded, AbsTaskPairClassification):
     input2_prompt_type = PromptType.document
 
 
-class TopicClustering(Loaded, AbsTaskClustering):
+class TopicClustering(OfflineTask, AbsTaskClustering):
     """Sentences by topic."""
 
     metadata = metadata("TopicClustering", "Clustering", "v_measure", "Cluster sentences by topic.")
     max_fraction_of_documents_to_embed = None
 
 
-class PackageClustering(Loaded, AbsTaskClustering):
+class PackageClustering(OfflineTask, AbsTaskClustering):
     """Summary lines of docstrings by package. Not in suite docs, since methods can train on its packages."""
 
     metadata = metadata("PackageClustering", "Clustering", "v_measure", "Cluster docstrings by their package.")
     max_fraction_of_documents_to_embed = None
 
 
-class ReviewClassification(Loaded, AbsTaskClassification):
+class ReviewClassification(OfflineTask, AbsTaskClassification):
     """Polarity of short reviews; there are so few that one classifier is trained on all of the training split."""
 
     metadata = metadata("ReviewClassification", "Classification", "accuracy", "Tell praise from complaint.")
@@ -114,7 +114,7 @@ class ReviewClassification(Loaded, AbsTaskClassification):
     n_experiments = 1
 
 
-class ParaphraseLadder(Loaded, AbsTaskSTS):
+class ParaphraseLadder(OfflineTask, AbsTaskSTS):
     """Similarity of sentences whose wording and meaning part company."""
 
     metadata = metadata("ParaphraseLadder", "STS", "cosine_spearman", "Grade how much of a meaning is shared.")

@@ -186,6 +186,6 @@ def _checked(cosines: Mapping[str, np.ndarray], least: int = 1) -> dict[str, np.
     for name, matrix in matrices.items():
         if not np.isfinite(matrix).all():
             bad = int((~np.isfinite(matrix)).any(axis=1).sum())
-            way_out = "A training that ran away leaves such a model."
-            raise InvalidValueError(f"cosines of {name}", "finite numbers", f"NaN or inf in {bad} rows", way_out)
+            hint = "A training that ran away leaves such a model."
+            raise InvalidValueError(f"cosines of {name}", "finite numbers", f"NaN or inf in {bad} rows", hint)
     return matrices

@@ -198,8 +198,8 @@ def _local_sts(name: str, path: Path) -> Any:
     from datasets import Dataset
     from mteb.abstasks import AbsTaskSTS
 
-    from .offline import Loaded, metadata
+    from .offline import OfflineTask, metadata
 
     described = metadata(name, "STS", "cosine_spearman", f"Read from {path.name}.")
-    task = type("LocalSTS", (Loaded, AbsTaskSTS), {"metadata": described})
+    task = type("LocalSTS", (OfflineTask, AbsTaskSTS), {"metadata": described})
     return task({"test": Dataset.from_pandas(read_sts(path), preserve_index=False)})

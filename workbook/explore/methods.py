@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from .. import evaluation, figures, probes
 from ..errors import InvalidValueError, UnknownNameError
 from ..modules import LatentAttention, Lexicon
-from .shown import WIDE, OfOneText, Shown, answered, as_html, refuse_blank, text_field
+from .panel import WIDE, Panel, TextExplorer, answered, as_html, refuse_blank, text_field
 from .single import LatentExplorer, LexiconExplorer
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _POOLINGS = {"latents": LatentAttention, "words": Lexicon}
 """What only some methods have, and the pooling that has it."""
 
 
-class MethodExplorer(Shown):
+class MethodExplorer(Panel):
     """What several methods make of texts: similarities, neighbours, clusters, lengths of vectors, latents and words.
 
     Latents and words are there where a method has them. A model reads a text once, and its vector is kept for as long
@@ -59,7 +59,7 @@ class MethodExplorer(Shown):
             self._refuse_unknown(name)
         self.texts = _several(texts)
         self._vectors: dict[str, dict[str, np.ndarray]] = {name: {} for name in self.models}
-        self._readers: dict[str, OfOneText] = {}
+        self._readers: dict[str, TextExplorer] = {}
 
     def vectors(self, method: str, texts: Sequence[str]) -> np.ndarray:
         """The vectors of texts, (texts, dim), not normalised; a text is read the first time that it is asked for.
@@ -257,7 +257,7 @@ class MethodExplorer(Shown):
             raise UnknownNameError("view", what, _POOLINGS)
         return [name for name, model in self.models.items() if isinstance([*model][-1], _POOLINGS[what])]
 
-    def _reader(self, method: str) -> OfOneText:
+    def _reader(self, method: str) -> TextExplorer:
         """The explorer of one text, made when it is first asked for: of latents, it reads the background."""
         if method not in self._readers:
             model, prompt = self.models[method], self.prompts.get(method)

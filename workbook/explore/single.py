@@ -14,13 +14,13 @@ from ..errors import InvalidValueError, whole
 from ..modules import Decoder, Pooling
 from ..modules.pooling import POOLINGS
 from ..probes import discriminating_latents, latent_attention, top_clusters
-from .shown import OfOneText, Shown, answered, refuse_blank, text_field
+from .panel import Panel, TextExplorer, answered, refuse_blank, text_field
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
-class Explorer(Shown):
+class Explorer(Panel):
     """Similarities of two sentences under every pooling and attention, with one backbone loaded once.
 
     The cosine of an untrained decoder is high for any two sentences. What can be read is its place: the share of
@@ -104,7 +104,7 @@ class Explorer(Shown):
         return answered(controls, answer)
 
 
-class LatentExplorer(OfOneText):
+class LatentExplorer(TextExplorer):
     """Latents that a text of one's own reads more or less than other texts do.
 
     Args:
@@ -169,7 +169,7 @@ class LatentExplorer(OfOneText):
         return frame.round(4)
 
 
-class LexiconExplorer(OfOneText):
+class LexiconExplorer(TextExplorer):
     """The words that a lexicon vector says a text of one's own is about.
 
     Args:

@@ -54,7 +54,7 @@ class Estimate(BaseModel):
             raise ValueError("low is above high")
         return self
 
-    def said(self, sign: str = "") -> str:
+    def format(self, sign: str = "") -> str:
         """As text, ``2.1 [0.4, 3.8]`` with its interval: three digits, from a thousand on whole numbers.
 
         Args:
@@ -159,7 +159,7 @@ class Verdict(BaseModel):
     clauses: dict[str, Literal["holds", "overlaps", "fails", "no interval"]]
     published: dict[str, dict[str, float]]
     measured: dict[str, Estimate]
-    unlearnt: tuple[str, ...] = ()
+    did_not_learn: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _follows_from_its_numbers(self) -> Self:
@@ -172,12 +172,12 @@ class Verdict(BaseModel):
         """By comparison of the rule, how far it holds; empty where the scale was too small or a model did not learn."""
         return {clause: effect(clause, self.measured, self.id) for clause in self.clauses}
 
-    def said(self) -> str:
+    def format(self) -> str:
         """The verdict, and who did not learn where that is the reason."""
-        return self.verdict + (f" (did not learn: {', '.join(self.unlearnt)})" if self.unlearnt else "")
+        return self.verdict + (f" (did not learn: {', '.join(self.did_not_learn)})" if self.did_not_learn else "")
 
     def __str__(self) -> str:
-        return f"{self.id}: {self.said()}"
+        return f"{self.id}: {self.format()}"
 
     __repr__ = __str__
 
@@ -226,7 +226,7 @@ def get(claim_id: str) -> Claim:
 
 
 def judge(
-    claim: Claim, measured: Mapping[str, object], *, scale: str, notebook: str = "", unlearnt: Collection[str] = ()
+    claim: Claim, measured: Mapping[str, object], *, scale: str, notebook: str = "", did_not_learn: Collection[str] = ()
 ) -> Verdict:
     """The verdict on a claim, derived from its rule.
 
@@ -241,23 +241,23 @@ def judge(
         measured: What `Estimate.of` takes, by name; differences by ``"a - b"``.
         scale: The run's scale.
         notebook: Name of the notebook that judges.
-        unlearnt: Those of its models that did not learn what they were trained for, by the names they are called. If
-            there are any, the claim was not tested: a comparison with them judges their training.
+        did_not_learn: Those of its models that did not learn what they were trained for, by the names they are called.
+            If there are any, the claim was not tested: a comparison with them judges their training.
 
     Raises:
         InvalidValueError: A name of the rule was not measured, a value is not finite, the rule can't be read, or
-            ``unlearnt`` is text.
+            ``did_not_learn`` is text.
         UnknownNameError: A measured name that the rule does not know, or no such scale.
     """
-    if isinstance(unlearnt, str):
-        raise InvalidValueError("unlearnt", "a collection of names", unlearnt, f"Write [{unlearnt!r}].")
+    if isinstance(did_not_learn, str):
+        raise InvalidValueError("did_not_learn", "a collection of names", did_not_learn, f"Write [{did_not_learn!r}].")
     names = claim.names()
     estimates = {key: Estimate.of(value) for key, value in measured.items()}
     for key in estimates:
         if any(name.strip() not in names for name in key.split(" - ")):
             raise UnknownNameError(f"quantity of claim {claim.id!r}", key, names)
     order = list(SCALES)
-    untested = unlearnt or order.index(get_scale(scale).name) < order.index(claim.scale)
+    untested = did_not_learn or order.index(get_scale(scale).name) < order.index(claim.scale)
     rule = () if untested else claim.rule
     clauses = {clause: _outcome(effect(clause, estimates, claim.id)) for clause in rule}
     return Verdict(
@@ -267,7 +267,7 @@ def judge(
         scale=scale,
         clauses=clauses,
         measured=estimates,
-        unlearnt=tuple(sorted(unlearnt)),
+        did_not_learn=tuple(sorted(did_not_learn)),
     )
 
 

@@ -47,8 +47,8 @@ def table(folder: str | Path) -> pd.DataFrame:
         ``comparison``, ``published_low`` and ``published_high`` (its effect in the paper, over ``models`` models),
         ``effect``, ``low`` and ``high`` (of the run, with its interval; NaN where there is none), ``scale`` (of the
         run's numbers; where there are none the smallest that can test the claim), ``notebook`` (those that judged it,
-        or empty), ``verdict`` (one of ``VERDICTS``; partly where notebooks differ) and ``unlearnt`` (models that did
-        not learn, for which it was not tested).
+        or empty), ``verdict`` (one of ``VERDICTS``; partly where notebooks differ) and ``did_not_learn`` (models
+        for which it was not tested).
 
     Raises:
         MissingDataError: The folder holds no verdicts.
@@ -76,7 +76,7 @@ def readable(rows: pd.DataFrame) -> pd.DataFrame:
     effects, printed = rows[["effect", "low", "high"]], rows[["published_low", "published_high", "models"]]
     measured = pd.Series([_measured(*numbers) for numbers in effects.itertuples(index=False)], index=rows.index)
     return rows[["claim", "verdict"]].assign(
-        measured=measured.where(rows["unlearnt"] == "", "did not learn: " + rows["unlearnt"]),
+        measured=measured.where(rows["did_not_learn"] == "", "did not learn: " + rows["did_not_learn"]),
         published=[_published(*numbers) for numbers in printed.itertuples(index=False)],
         scale=rows["scale"],
         place=rows["place"],
@@ -134,7 +134,7 @@ def _verdicts(folder: Path) -> dict[str, list[Verdict]]:
             raise UnknownNameError(f"claim in {path}", verdict.id, known, again)
         claim = known[verdict.id]
         try:
-            due = claims.judge(claim, verdict.measured, scale=verdict.scale, unlearnt=verdict.unlearnt)
+            due = claims.judge(claim, verdict.measured, scale=verdict.scale, did_not_learn=verdict.did_not_learn)
         except WorkbookError:  # of another rule, whose quantities were others
             due = None
         if due is None or (due.verdict, due.clauses) != (verdict.verdict, verdict.clauses):
@@ -174,14 +174,14 @@ def _row(claim: Claim, verdicts: Sequence[Verdict]) -> dict[str, object]:
         "scale": ", ".join(dict.fromkeys(verdict.scale for verdict in counted)) or claim.scale,
         "notebook": ", ".join(verdict.notebook for verdict in verdicts),
         "verdict": claims.PARTLY if tested and len(words) > 1 else min(words, key=VERDICTS.index),
-        "unlearnt": ", ".join(dict.fromkeys(name for verdict in counted for name in verdict.unlearnt)),
+        "did_not_learn": ", ".join(dict.fromkeys(name for verdict in counted for name in verdict.did_not_learn)),
     }
 
 
 def _measured(effect: float, low: float, high: float) -> str:
     if math.isnan(effect):
         return "-"
-    return claims.Estimate.of((effect, low, high)).said("+")
+    return claims.Estimate.of((effect, low, high)).format("+")
 
 
 def _published(low: float, high: float, models: int) -> str:

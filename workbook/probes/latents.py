@@ -49,8 +49,8 @@ def latent_attention(
     module = decoder_of(model, texts)
     if not (len(model) > 1 and isinstance(model[1], LatentAttention)):
         got = [type(part).__name__ for part in model]
-        way_out = "Build it with workbook.build(..., pooling='latent_attention')."
-        raise InvalidValueError("model", "a Decoder and a LatentAttention", got, way_out)
+        hint = "Build it with workbook.build(..., pooling='latent_attention')."
+        raise InvalidValueError("model", "a Decoder and a LatentAttention", got, hint)
     features = module.preprocess(list(texts), instruction)
     found = []
     with reading(module, module.attention):

@@ -69,7 +69,7 @@ def vector_map(vectors: np.ndarray, clusters: int) -> pd.DataFrame:
     vectors = _finite(vectors)
     if len(vectors) < 2 or vectors.shape[1] < 2:
         raise InvalidValueError("vectors", "at least two, of two numbers or more", vectors.shape)
-    clusters = whole("clusters", clusters, 2, len(vectors), way_out=f"There are {len(vectors)} texts.")
+    clusters = whole("clusters", clusters, 2, len(vectors), hint=f"There are {len(vectors)} texts.")
     directions = normalize(vectors.astype(float))
     found, _ = pd.factorize(AgglomerativeClustering(clusters).fit_predict(directions))
     with np.errstate(invalid="ignore"):  # where all vectors are one there is no variance to show

@@ -221,14 +221,14 @@ class Run:
         return experiments.Record(experiments.get(name), recorded, self.backbone).provenance()
 
     def claim(
-        self, claim_id: str, *, scale: str | None = None, unlearnt: Collection[str] = (), **measured: Any
+        self, claim_id: str, *, scale: str | None = None, did_not_learn: Collection[str] = (), **measured: Any
     ) -> claims.Verdict:
         """Judge a claim on what this run measured or read, and record the verdict in ``claims.json``.
 
         Args:
             claim_id: Its id in ``data/claims.json``.
             scale: Scale of the numbers, where they are of a record and not of this run.
-            unlearnt: As for `workbook.papers.claims.judge`.
+            did_not_learn: As for `workbook.papers.claims.judge`.
             **measured: What `workbook.papers.claims.Estimate.of` takes, by the names of the claim's rule; paired
                 differences as ``**{"a - b": (value, low, high)}``.
 
@@ -238,7 +238,9 @@ class Run:
             OutputError: The folder can't be written.
         """
         scale = scale or self.scale.name
-        verdict = claims.judge(claims.get(claim_id), measured, scale=scale, notebook=self.notebook, unlearnt=unlearnt)
+        verdict = claims.judge(
+            claims.get(claim_id), measured, scale=scale, notebook=self.notebook, did_not_learn=did_not_learn
+        )
         claims.write([verdict], self.output_dir / "claims.json")
         self._judged[claim_id] = verdict
         return verdict
@@ -258,7 +260,7 @@ class Run:
                 "paper": f"{verdict.paper}, {verdict.place}",
                 "measured": ", ".join(f"{k} {v.value:.{digits}f}" for k, v in verdict.measured.items()) or "-",
                 "scale": verdict.scale,
-                "verdict": verdict.said(),
+                "verdict": verdict.format(),
             }
             for verdict in self._judged.values()
         ]
@@ -311,10 +313,10 @@ def _validate(name: str, value: object, kind: Any, expected: str) -> None:
     try:
         TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
-        raise InvalidValueError(name, expected, value, _way_out(value)) from error
+        raise InvalidValueError(name, expected, value, _hint(value)) from error
 
 
-def _way_out(value: object) -> str:
+def _hint(value: object) -> str:
     """papermill casts True, False, None, integers and floats only: whatever else it brings is text."""
     if not isinstance(value, str):
         return ""
@@ -333,17 +335,17 @@ def _check_own(name: str, value: object, rule: Any) -> None:
         integer = isinstance(value, int) and not isinstance(value, bool)
         if not (integer and value in rule):
             step = f" in steps of {rule.step}" if rule.step != 1 else ""
-            raise InvalidValueError(name, f"an integer from {rule[0]} to {rule[-1]}{step}", value, _way_out(value))
+            raise InvalidValueError(name, f"an integer from {rule[0]} to {rule[-1]}{step}", value, _hint(value))
     elif isinstance(rule, Collection):
         if not any(value == item and type(value) is type(item) for item in rule):
-            raise UnknownNameError(name, value, map(str, rule), _way_out(value))
+            raise UnknownNameError(name, value, map(str, rule), _hint(value))
     else:
         strict = TypeAdapter(Annotated[rule, Strict()])
         try:
             strict.validate_python(value)
         except ValidationError as error:
             problem = error.errors()[0]["msg"].removeprefix("Input should be ")
-            raise InvalidValueError(name, problem, value, _way_out(value)) from error
+            raise InvalidValueError(name, problem, value, _hint(value)) from error
 
 
 def _refuse_unknown(declared: list[str]) -> None:

@@ -84,19 +84,19 @@ def listed(folder: Path, notebook: str) -> list[str]:
     return names
 
 
-def refuse_foreign(paths: Iterable[Path], way_out: str = "Move it away, or choose another output folder.") -> None:
+def refuse_foreign(paths: Iterable[Path], hint: str = "Move it away, or choose another output folder.") -> None:
     """Refuse to replace files that no earlier run left.
 
     Args:
         paths: What would be written; what does not exist is no one's.
-        way_out: The end of the message.
+        hint: The end of the message.
 
     Raises:
         OutputError: One of them exists; the message names it.
     """
     for path in paths:
         if path.exists():
-            raise OutputError(f"{path} exists and is not of an earlier run, so it is not replaced. {way_out}")
+            raise OutputError(f"{path} exists and is not of an earlier run, so it is not replaced. {hint}")
 
 
 def _files(folder: Path, notebook: str) -> list[Path]:

@@ -84,8 +84,8 @@ def find(wanted: Sequence[str], folder: Path | None = None) -> list[Path]:
     for stem in notebooks:
         number = stem.partition("_")[0]
         if other := numbers.get(number):
-            way_out = "Move the copy to another folder, or give it another number."
-            raise InvalidValueError(f"notebooks in {folder}", "one of each number", sorted([other, stem]), way_out)
+            hint = "Move the copy to another folder, or give it another number."
+            raise InvalidValueError(f"notebooks in {folder}", "one of each number", sorted([other, stem]), hint)
         numbers[number] = stem
     chosen = {}
     for name in wanted:

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from accelerate import PartialState
 
-from ..errors import InvalidValueError
+from ..errors import InvalidValueError, whole
 from ..modules import Decoder
 from ..resolved import digest
 from .stage import StageRun, versions
@@ -105,8 +105,7 @@ class Training:
         if not isinstance(next(iter(model), None), Decoder):
             first = type(next(iter(model), None)).__name__
             raise InvalidValueError("model", "a chain that begins with a Decoder", first, "workbook.build makes one.")
-        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
-            raise InvalidValueError("seed", "a whole number from 0 to 4294967295", seed)
+        seed = whole("seed", seed, 0, 2**32 - 1)
         own = dict(data or {})
         for name in own:
             recipe.only(name)

@@ -27,7 +27,16 @@ from ..resolved import digest
 from .prepare import check, prepared
 from .progress import Progress
 from .teacher import TaughtCollator, Teacher, is_reranker, teachers_sha256
-from .trainer import WEIGHTS, Every, StageTrainer, checkpoints, last_checkpoint, load_weights, save_weights, trainable
+from .trainer import (
+    WEIGHTS,
+    EvaluationCallback,
+    StageTrainer,
+    checkpoints,
+    last_checkpoint,
+    load_weights,
+    save_weights,
+    trainable,
+)
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -177,7 +186,7 @@ class StageRun:
         )
         trainer.remove_callback(PrinterCallback)
         if self.evaluator:
-            trainer.add_callback(Every(trainer, self.evaluator.every, self.evaluator.measure))
+            trainer.add_callback(EvaluationCallback(trainer, self.evaluator.every, self.evaluator.measure))
         trainer.add_callback(Progress(stage.name, self.progress))
         return trainer
 

@@ -173,7 +173,7 @@ class StageTrainer(SentenceTransformerTrainer):
         load_weights(self.trainable(), Path(resume_from_checkpoint))
 
 
-class Every(TrainerCallback):
+class EvaluationCallback(TrainerCallback):
     """Measures the model every some steps, before the first and after the last; the numbers join the log.
 
     Args:
@@ -297,14 +297,14 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 def _check(checkpoint: Path) -> None:
     """Refuse a checkpoint in which a file is absent, changed, or not what it should be. No tensor is read for it."""
-    way_out = "It is not used; training goes on from an earlier one, or from the start."
+    hint = "It is not used; training goes on from an earlier one, or from the start."
     states = sorted(path.name for path in checkpoint.glob("rng_state*.pth")) or ["rng_state.pth"]
     readers = {
         WEIGHTS: lambda path: safe_open(path, "pt"),
         TRAINER_STATE_NAME: TrainerState.load_from_json,
         **dict.fromkeys([OPTIMIZER_NAME, SCHEDULER_NAME, *states], lambda path: torch.load(path, "cpu", mmap=True)),
     }
-    verify_checksums(checkpoint, way_out, required=readers)
+    verify_checksums(checkpoint, hint, required=readers)
     for name, read in readers.items():
         try:
             with safe_globals():
@@ -312,5 +312,5 @@ def _check(checkpoint: Path) -> None:
         except Exception as error:  # a file that was cut ends in whatever its reader meets first
             reason = str(error).strip().partition("\n")[0].rstrip(".")
             raise DamagedFileError(
-                f"{checkpoint / name}: expected a file that can be loaded, got {reason}. {way_out}"
+                f"{checkpoint / name}: expected a file that can be loaded, got {reason}. {hint}"
             ) from error

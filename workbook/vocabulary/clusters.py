@@ -331,7 +331,7 @@ def check_flags(**flags: object) -> None:
 def _checked(head: torch.Tensor, k: Any, spherical: Any, seed: Any) -> tuple[int, int]:
     """k and seed, once all three were looked at."""
     check_flags(spherical=spherical)
-    k = whole("k", k, 2, len(head), of="clusters", way_out=f"The vocabulary has {len(head)} tokens.")
+    k = whole("k", k, 2, len(head), of="clusters", hint=f"The vocabulary has {len(head)} tokens.")
     return k, whole("seed", seed, 0)
 
 

@@ -15,7 +15,7 @@ from ..errors import InvalidValueError, WorkbookError
 WIDE = widgets.Layout(width="40em")
 
 
-class Shown(ABC):
+class Panel(ABC):
     """A table, and a panel in its place where a person looks on."""
 
     @abstractmethod
@@ -38,7 +38,7 @@ class Shown(ABC):
         return self.panel(*texts) if _someone_looks_on() else self.table(*texts)
 
 
-class OfOneText(Shown):
+class TextExplorer(Panel):
     """An explorer of a single text."""
 
     def panel(self, text: str) -> widgets.VBox:
