@@ -211,8 +211,8 @@ def test_a_rule_that_can_not_be_read_is_named_with_its_file(run, monkeypatch, tm
 
 
 def test_the_report_counts_the_claims_and_shows_the_rest_where_it_can_not(run):
-    with runner.Session(run, {}):
-        pass
+    with runner.Session(run, {}) as session:
+        assert [*session.run([])] == []
     page = report.write(run).read_text(encoding="utf-8")
     assert '<td>all</td><td class="number">1</td>' in page
     assert f'<td class="number">{len(CLAIMS)}</td></tr>' in page
@@ -233,8 +233,8 @@ def test_the_report_counts_the_claims_and_shows_the_rest_where_it_can_not(run):
 
 
 def test_a_damaged_manifest_is_named_and_the_rest_is_shown(run):
-    with runner.Session(run, {}):
-        pass
+    with runner.Session(run, {}) as session:
+        assert [*session.run([])] == []
     (run / "manifests").mkdir()
     for text in ("{", "[]", "{}"):
         (run / "manifests" / "04_lens.json").write_text(text)
@@ -244,8 +244,8 @@ def test_a_damaged_manifest_is_named_and_the_rest_is_shown(run):
 
 
 def test_without_claims_the_report_says_why_and_a_run_does_not_begin(run, monkeypatch, tmp_path):
-    with runner.Session(run, {}):
-        pass
+    with runner.Session(run, {}) as session:
+        assert [*session.run([])] == []
     monkeypatch.setattr("workbook.files.ROOT", tmp_path / "elsewhere")
     assert "claims.json" in re.search(r'<p class="error">([^<]+)', report.write(run).read_text(encoding="utf-8"))[1]
     with pytest.raises(MissingDataError, match=r"claims\.json"), runner.Session(tmp_path / "new", {}):

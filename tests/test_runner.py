@@ -118,7 +118,7 @@ def test_resumes_by_content(run):
     assert again() == "passed"
     assert again() == "unchanged"
     assert again(scale="cpu") == "passed"
-    assert {path.name for path in output.rglob(".*")} == {".lock", others.name}
+    assert {path.name for path in output.rglob(".*")} == {others.name}
 
 
 @pytest.fixture
@@ -292,6 +292,7 @@ def test_a_run_never_touches_the_notebooks_that_it_reads(tmp_path):
     for folder in (tmp_path / "notebooks", tmp_path):
         with runner.Session(folder, {}) as session, pytest.raises(OutputError, match="holds the notebook"):
             [*session.run(runner.find([], tmp_path / "notebooks"))]
+    assert [path.name for path in tmp_path.rglob("*")] == ["notebooks", "00_good.ipynb"], "nothing was written either"
     assert (tmp_path / "notebooks" / "00_good.ipynb").read_bytes() == source
 
 
@@ -320,8 +321,8 @@ def test_what_an_earlier_state_of_the_library_made_is_marked(judges, monkeypatch
     assert "earlier state" not in report.write(output).read_text(encoding="utf-8")
     now = runner._surroundings()
     monkeypatch.setattr(runner, "_surroundings", lambda: now | {"library": "another"})
-    with runner.Session(output, {"seed": 0}):
-        pass
+    with runner.Session(output, {"seed": 0}) as session:
+        assert [*session.run([])] == []
     assert "earlier state" in report.write(output).read_text(encoding="utf-8")
 
 
@@ -350,10 +351,10 @@ def test_a_run_folder_is_held_alone(tmp_path):
 
 def test_unwritable_and_damaged_run_folders(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(OutputError, match="--output"):
+    with pytest.raises(OutputError, match=r"Could not write .*file"):
         runner.Session(tmp_path / "file", {}).__enter__()
-    with runner.Session(tmp_path, {}):
-        pass
+    with runner.Session(tmp_path, {}) as session:
+        assert [*session.run([])] == []
     whole = json.loads((tmp_path / "manifest.json").read_text())
     parts = [{name: value for name, value in whole.items() if name != left} for left in whole]
     for found in ([], *parts, whole | {"notebooks": {"00_good": 3}}, whole | {"notebooks": {"00_good": {}}}):
@@ -368,8 +369,8 @@ def test_nothing_half_written_on_a_full_disk(tmp_path):
     session = runner.Session(tmp_path / "run", {})
     resource.setrlimit(resource.RLIMIT_FSIZE, (500, limits[1]))
     try:
-        with pytest.raises(OutputError, match="Choose a folder"):
-            session.__enter__()
+        with session, pytest.raises(OutputError, match="Choose a folder"):
+            [*session.run([])]
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert {path.name for path in (tmp_path / "run").iterdir()} <= {".lock"}
+    assert not any((tmp_path / "run").iterdir())

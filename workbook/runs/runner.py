@@ -34,7 +34,7 @@ from papermill.exceptions import PapermillExecutionError
 
 from .. import __version__
 from ..errors import DamagedFileError, InvalidValueError, MissingDataError, OutputError, UnknownNameError
-from ..files import ROOT, atomic_file, folder_sha256, remove_scratch, sha256, writing
+from ..files import ROOT, alone, atomic_file, folder_sha256, remove_scratch, sha256, writing
 from ..papers import claims
 from . import results
 
@@ -118,38 +118,30 @@ class Session:
         self.folder = Path(folder).expanduser().resolve()
         self.parameters = dict(parameters)
         self.cell_timeout = cell_timeout
-        self._lock = filelock.FileLock(self.folder / ".lock", timeout=0)
         self._recording = threading.Lock()
         self._surroundings = _surroundings()
 
     def __enter__(self) -> Self:
         claims.load()  # said here, not by every notebook after minutes of work
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock.acquire()
-        except filelock.Timeout as error:
-            raise OutputError(
-                f"Another run is writing to {self.folder}. Wait for it to end, or choose another folder with --output."
-            ) from error
-        except OSError as error:
-            raise OutputError(
-                f"Could not write {self.folder}: {error.strerror or error}. Choose another folder with --output."
-            ) from error
-        try:
+        with contextlib.ExitStack() as held:
+            try:
+                held.enter_context(alone(self.folder))
+            except filelock.Timeout as error:
+                raise OutputError(
+                    f"Another run is writing to {self.folder}. Wait for it to end, or choose another folder with "
+                    "--output."
+                ) from error
             for place in (".", "figures", "manifests"):
                 remove_scratch(self.folder / place)
             manifest = read_manifest(self.folder)
             if not manifest:
                 results.refuse_foreign(self.folder / name for name in ("index.html", "ledger.json", "ledger.csv"))
             self._entries = manifest.get("notebooks", {})
-            self._write_manifest()
-        except BaseException:
-            self._lock.release()
-            raise
+            self._held = held.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        self._held.close()
 
     def run(self, sources: Sequence[Path], jobs: int = 1) -> Iterator[Outcome]:
         """Run notebooks; of several at a time the last begin first. Outcomes come in the order in which they end.
@@ -168,6 +160,7 @@ class Session:
                     f"The run folder {self.folder} holds the notebook {source}, which a run only reads. "
                     "Choose another folder with --output."
                 )
+        self._write_manifest()
         last = [source for source in sources if _sums_up(source)]
         chosen = "OMP_NUM_THREADS" in os.environ
         for group in ([source for source in sources if source not in last], last):
