@@ -20,7 +20,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def rows(model):
-    return anchor.measured(model, SIZES)
+    return anchor.evaluate_variant(model, SIZES)
 
 
 def test_losses_are_means_over_tokens(model, rows):

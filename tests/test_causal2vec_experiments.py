@@ -28,7 +28,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def rows(model):
-    return causal2vec.measured(model, SIZES)
+    return causal2vec.evaluate_variant(model, SIZES)
 
 
 def unit(vectors):
@@ -83,7 +83,7 @@ def test_the_held_out_loss_is_infonce(model):
 
 
 def test_only_concatenated_vectors_have_halves(rows):
-    one = causal2vec.measured(workbook.build("last-token", "tiny-llama", max_length=200), SIZES)
+    one = causal2vec.evaluate_variant(workbook.build("last-token", "tiny-llama", max_length=200), SIZES)
     assert one["part"].unique().tolist() == ["whole"]
     assert one["metric"].unique().tolist() == ["score", "loss", "recency"]
     for frame in (one, rows):

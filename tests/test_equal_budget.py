@@ -95,7 +95,7 @@ def test_what_went_before_counts_for_the_fingerprint():
 
 def test_measured_beside_its_parts():
     model = workbook.build("mean", "tiny-llama", max_length=200)
-    rows = equal_budget.measured(model, SIZES)
+    rows = equal_budget.evaluate_variant(model, SIZES)
     alone = evaluation.evaluate(model, "docs", scale=SIZES, instructions="docs", progress=False).set_index("task")
     scores = rows[rows["metric"] == "score"].set_index("task")["score"]
     assert scores[alone.index].tolist() == pytest.approx(alone["score"].tolist(), abs=1e-3)

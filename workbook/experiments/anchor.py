@@ -62,7 +62,7 @@ def held_out(count: int) -> tuple[pd.DataFrame, str]:
     return load_docs().split("test").head(count), asked
 
 
-def measured(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
+def evaluate_variant(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     """Suite docs; what it takes to write a text from its pair's vector and from another's; and what is written.
 
     Args:
@@ -112,7 +112,7 @@ def early(sizes: Scale) -> Evaluator:
     """Retrieval over half the documents, and the loss on pairs that no training sees, while a stage trains.
 
     A stage that trains cuts texts at its own ``max_length``, which at ``cpu`` is shorter than that of an evaluation: a
-    curve does not end where the scores of :func:`measured` are.
+    curve does not end where the scores of :func:`evaluate_variant` are.
 
     Source: Anchor, figures 2 and 4; the paper draws the loss of training.
     """
@@ -167,7 +167,7 @@ STAGES = Experiment(
         _variant(LONGER, ("contrastive",), anchor.contrastive_alone),
     ),
     sizes=smaller,
-    measure=measured,
+    measure=evaluate_variant,
     inputs=SUITE_DOCS,
     rerun_variants=(UNTRAINED, BOTH),
     losses=True,
@@ -183,7 +183,7 @@ EARLY = Experiment(
         Variant(BOTH_EOS, "anchor", ("reconstruction", "contrastive")),
     ),
     sizes=smaller,
-    measure=measured,
+    measure=evaluate_variant,
     evaluator=early,
     inputs=SUITE_DOCS,
     rerun_variants=(BOTH,),

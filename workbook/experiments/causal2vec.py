@@ -92,7 +92,7 @@ def texts_by_kind(sizes: Scale) -> dict[str, tuple[list[str], str | None]]:
     }
 
 
-def measured(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
+def evaluate_variant(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     """Suite docs, the loss on held-out pairs, and recency; of a concatenated vector, the halves too.
 
     Args:
@@ -144,7 +144,7 @@ COMPONENTS = Experiment(
         variant("causal2vec, closed by EOS", suffix="eos"),
     ),
     sizes=smaller,
-    measure=measured,
+    measure=evaluate_variant,
     inputs=SUITE_DOCS,
     rerun_variants=(WHOLE,),
     version=2,
@@ -159,7 +159,7 @@ CHOICES = Experiment(
         variant("untrained encoder", encoder_options={"pretrained": False}),
     ),
     sizes=smaller,
-    measure=measured,
+    measure=evaluate_variant,
     inputs=SUITE_DOCS,
     version=2,
 )

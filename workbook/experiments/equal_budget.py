@@ -120,7 +120,7 @@ def _with_first(name: str, method: str, before: str, share: float = 1.0, start_f
     return Variant(name, method, (before, *_STAGE), _OPTIONS.get(method, {}), recipe=recipe, start_from=start_from)
 
 
-def measured(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
+def evaluate_variant(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     """Suite docs, the loss on held-out pairs, and where each query's document stands in the ranking.
 
     Args:
@@ -167,7 +167,7 @@ METHODS = Experiment(
         *(_with_first(name, name, before) for name, before in _FIRST.items()),
     ),
     sizes=smaller,
-    measure=measured,
+    measure=evaluate_variant,
     inputs=SUITE_DOCS,
     rerun_variants=("mean",),
 )
@@ -180,7 +180,7 @@ HALF = Experiment(
         _with_first("anchor", "anchor", "reconstruction", share=0.5),
     ),
     sizes=smaller,
-    measure=measured,
+    measure=evaluate_variant,
     inputs=SUITE_DOCS,
 )
 """In mean pooling's seconds these methods have between half of the budget and all of it."""
@@ -208,7 +208,7 @@ PARTS = Experiment(
         _trained("last token, closed by keywords", "last-token", suffix="keywords"),
     ),
     sizes=smaller,
-    measure=measured,
+    measure=evaluate_variant,
     inputs=SUITE_DOCS,
 )
 EXPERIMENTS = (METHODS, HALF, PARTS)
