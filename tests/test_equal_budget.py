@@ -5,13 +5,14 @@ import pytest
 import torch
 
 import workbook
-from workbook import attention, evaluation, training
+from workbook import attention, evaluation, methods, training
 from workbook.corpora.authored import instruction_of
 from workbook.corpora.docs import load_docs
 from workbook.experiments import equal_budget, get
 from workbook.experiments.grid import Variant
 from workbook.experiments.suite import held_out_loss
 from workbook.files import cache_path
+from workbook.objectives import Reconstruction
 from workbook.scale import get_scale
 from workbook.training.recipe import Recipe
 
@@ -32,6 +33,19 @@ def test_every_method_is_there_untrained_and_trained():
     assert len(names) == 2 * len(equal_budget.COMPARED)
 
 
+def tokens_to_write(model, pairs):
+    """Tokens that the decoder reads a pair to write it, counted where it reads them."""
+    objective, counted = Reconstruction(model), []
+    for source, target in (("query", "document"), ("document", "query")):
+        sides = [model.preprocess(pairs[side].tolist()[:8]) for side in (source, target)]
+        with torch.no_grad():
+            vectors = objective.vectors(sides[0])
+            hook = model[0].register_forward_pre_hook(lambda _, given: counted.append(given[0]["attention_mask"].sum()))
+            objective.losses(vectors, sides[1])
+            hook.remove()
+    return float(sum(counted)) / 8
+
+
 @pytest.mark.parametrize(
     ("variant", "share"),
     [*((one, 1) for one in TRAINED), *((one, 0.5) for one in equal_budget.HALF.variants)],
@@ -50,7 +64,9 @@ def test_budgets_are_equal(variant, share, smollm2):
             int(model.preprocess(texts.tolist(), prompt=asked)["attention_mask"].sum()) / len(texts)
             for texts, asked in ((pairs["query"], instruction_of("DocsRetrieval")), (pairs["document"], None))
         )
-        row = {"mntp": stage.max_length, "reconstruction": 2 * of_pair}.get(stage.objective, of_pair)
+        if stage.objective == "reconstruction":
+            of_pair += tokens_to_write(model, pairs)
+        row = stage.max_length if stage.objective == "mntp" else of_pair
         read, step = read + stage.steps * stage.batch_size * row, max(step, stage.batch_size * row)
     assert abs(read - share * equal_budget.TOKENS["cpu"]) < step * len(recipe.stages) / 2 + 0.05 * read
 
@@ -58,9 +74,11 @@ def test_budgets_are_equal(variant, share, smollm2):
 def test_stages_differ_in_what_the_budget_asks_for_alone():
     variants = (*TRAINED, *equal_budget.HALF.variants, *equal_budget.PARTS.variants)
     ends = [one.trained_by("cpu", "smollm2-135m").stages[-1] for one in variants]
-    assert {one.options["temperature"] for one in ends} == {0.05}
+    temperatures = {one.method: end.options["temperature"] for one, end in zip(variants, ends, strict=True)}
+    assert {method for method, value in temperatures.items() if value != 0.05} == {"lens"}
+    assert temperatures["lens"] == methods.recipe("lens", "cpu").stages[0].options["temperature"]
     # Checkpointing costs time and changes no gradient.
-    rest = [one.model_dump(exclude={"steps", "learning_rate", "gradient_checkpointing"}) for one in ends]
+    rest = [one.model_dump(exclude={"steps", "learning_rate", "gradient_checkpointing", "options"}) for one in ends]
     assert all(one == rest[0] for one in rest)
     assert {one.method for one, end in zip(TRAINED, ends, strict=False) if end.gradient_checkpointing} == {"icl"}
     rates = {one.method: end.learning_rate for one, end in zip(TRAINED, ends, strict=False)}

@@ -88,13 +88,13 @@ def test_chunks_are_full(own):
     assert list(done.history["tokens"]) == [4 * 16 * step for step in (1, 2, 3)]
 
 
-@pytest.mark.parametrize(("warmup", "decay"), [(0, None), (3, None), (2, 25)])
+@pytest.mark.parametrize(("warmup", "decay"), [(0, None), (1, None), (3, None), (2, 25)])
 def test_learning_rates(own, warmup, decay):
     """A line up from 0 over the warm-up, then a line down that reaches 0 after ``decay_steps``."""
     done = trained(stage(own, learning_rate=1e-3, warmup_steps=warmup, decay_steps=decay))
     end = decay or 10
     naive = [
-        1e-3 * (step / warmup if step < warmup else (end - step) / (end - warmup)) for step in range(10)
+        1e-3 * ((step + 1) / (warmup + 1) if step < warmup else (end - step) / (end - warmup)) for step in range(10)
     ]  # before the step is made
     np.testing.assert_allclose(done.history["learning_rate"], naive, rtol=1e-6)
 

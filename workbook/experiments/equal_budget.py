@@ -10,7 +10,7 @@ budget says what the methods that take longer for a token have in the seconds of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +47,7 @@ SIZES = {
 learns, so it has that of its own notebook.
 """
 
-_TEMPERATURE = 0.05  # Causal2Vec's and Anchor's; the other papers leave it open
+_TEMPERATURE = {"lens": 0.02}  # its paper's; 0.05 is Causal2Vec's and Anchor's, and the others leave it open
 
 _GRADCACHE = {"gpu": {"mini_batch_size": 32}, "paper": {"mini_batch_size": 16}}
 _STAGE = ("contrastive",)
@@ -76,12 +76,31 @@ def tokens_a_pair(method: str, backbone: str, max_length: int) -> float:
         backbone: Name of the backbone, for its tokenizer.
         max_length: Longest input in tokens.
     """
+    return sum(lengths.mean() for lengths, _ in _sides(method, backbone, max_length))
+
+
+def tokens_written(method: str, backbone: str, max_length: int, behind_bos: bool) -> float:
+    """Tokens that the decoder reads to write both sides of a pair from vectors: the mean over the same 256 pairs.
+
+    Of each side the vector, in front of it BOS or not, and the words but the last; neither instruction nor suffix.
+
+    Args:
+        method: A name from ``workbook.METHODS``.
+        backbone: Name of the backbone, for its tokenizer.
+        max_length: Longest input in tokens.
+        behind_bos: Whether BOS stands in front of the vector.
+    """
+    return sum((lengths - around).mean() + behind_bos for lengths, around in _sides(method, backbone, max_length))
+
+
+def _sides(method: str, backbone: str, max_length: int) -> Iterator[tuple[np.ndarray, int]]:
+    """Of queries and of documents, the tokens of each input, and how many of them stand around its text."""
     template = methods.get(method).chain.with_options(**_OPTIONS.get(method, {})).layout()
-    (tokenizer, pairs), read = _sample(backbone), 0
+    tokenizer, pairs = _sample(backbone)
     for texts, instruction in ((pairs["query"], instruction_of("DocsRetrieval")), (pairs["document"], None)):
-        rows = template.encode(tokenizer, texts.tolist(), instruction, max_length, contextual_tokens=1)
-        read += sum(len(row.input_ids) for row in rows)
-    return read / len(pairs)
+        rows = template.encode(tokenizer, ["a", *texts], instruction, max_length, contextual_tokens=1)
+        shortest, *lengths = [len(row.input_ids) for row in rows]
+        yield np.array(lengths), shortest - 1
 
 
 def _supervised(method: str, share: float, scale: str, backbone: str) -> Recipe:
@@ -94,7 +113,7 @@ def _supervised(method: str, share: float, scale: str, backbone: str) -> Recipe:
     steps = max(1, round(share * TOKENS[name] / (sizes["batch_size"] * pair)))
     sizes["warmup_steps"] = min(sizes["warmup_steps"], steps)
     sizes["gradient_checkpointing"] = method == "icl"  # with examples in front a batch would take some 20 GB
-    options = {"temperature": _TEMPERATURE} | _GRADCACHE.get(name, {})
+    options = {"temperature": _TEMPERATURE.get(method, 0.05)} | _GRADCACHE.get(name, {})
     stage = Stage(name="contrastive", objective="contrastive", options=options, steps=steps, **sizes)
     return Recipe(stages=(stage,))
 
@@ -103,10 +122,13 @@ def _halved(method: str, before: str, share: float, scale: str, backbone: str) -
     """Half of a share of the budget for the stage that a method puts before the supervised one."""
     name = get_scale(scale).name
     (first,) = methods.recipe(method, name, backbone).only(before).stages
-    # MNTP reads chunks of full length; reconstruction reads every pair twice, once to embed it and once to write it.
-    row = first.max_length if before == "mntp" else 2 * tokens_a_pair(method, backbone, first.max_length)
+    # MNTP reads chunks of full length; reconstruction reads every pair to embed it, and again to write it.
+    row = first.max_length
+    if before != "mntp":
+        behind_bos = methods.options(method, name, backbone).get("vector_behind_bos", False)
+        row = tokens_a_pair(method, backbone, row) + tokens_written(method, backbone, row, behind_bos)
     steps = max(1, round(share * TOKENS[name] / 2 / (first.batch_size * row)))
-    shorter = {"steps": steps, "warmup_steps": min(first.warmup_steps, steps), "decay_steps": None}
+    shorter = {"steps": steps, "warmup_steps": round(first.warmup_steps * steps / first.steps), "decay_steps": None}
     return Recipe(stages=(first.model_copy(update=shorter), *_supervised(method, share / 2, scale, backbone).stages))
 
 

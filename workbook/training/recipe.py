@@ -69,7 +69,7 @@ class Stage(BaseModel):
             (GradCache) instead.
         max_length: Longest input in tokens.
         learning_rate: Its highest value.
-        warmup_steps: Steps in which it rises linearly from 0.
+        warmup_steps: Steps below it at the start: the rate rises linearly, in the first step from 0.
         decay_steps: Steps after which its linear decay would reach 0; ``steps`` if not given.
         weight_decay: Of AdamW.
         max_grad_norm: Longer gradients are cut to this norm.

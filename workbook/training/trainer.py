@@ -65,8 +65,20 @@ class StageTrainer(SentenceTransformerTrainer):
         """Leave the model card as it is: a stage is not the whole model, and its examples would cost seconds."""
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
-        """The linear schedule, sized for ``decay_steps``, which may be more than are trained."""
-        return super().create_scheduler(self._decay_steps, optimizer)
+        """The linear schedule, sized for ``decay_steps``, which may be more than are trained.
+
+        The first step is the first part of the rise. transformers begins with a rate of 0: that batch would be read and
+        nothing learnt from it.
+        """
+        warmup, end = int(self.args.warmup_steps), self._decay_steps
+
+        def share(step: int) -> float:
+            return (step + 1) / (warmup + 1) if step < warmup else max(0.0, (end - step) / max(1, end - warmup))
+
+        if self.lr_scheduler is None:
+            self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer or self.optimizer, share)
+            self._created_lr_scheduler = True
+        return self.lr_scheduler
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> contextlib.AbstractContextManager:
         """Autocast by the decoder's dtype. accelerate's would wrap the model and leave it wrapped."""
