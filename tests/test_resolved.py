@@ -170,3 +170,13 @@ def test_an_option_that_is_added_later_makes_nothing_stale(monkeypatch):
 def test_what_json_does_not_know_has_no_digest():
     with pytest.raises(TypeError):
         digest([object()])
+
+
+def test_a_training_that_comes_to_give_other_weights_makes_records_and_kept_stages_stale(monkeypatch, of, data):
+    def known_by():
+        return of(), Training(tiny("mean"), Recipe(stages=(short(data),))).stages[0].key
+
+    before = known_by()
+    monkeypatch.setattr("workbook.training.recipe.TRAINING", 3)
+    monkeypatch.setattr("workbook.training.stage.TRAINING", 3)
+    assert all(one != other for one, other in zip(before, known_by(), strict=True))

@@ -23,6 +23,9 @@ from ..resolved import digest, resolved
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+TRAINING = 2
+"""Counts up when the same stage comes to give other weights: kept stages and records of the old count are stale."""
+
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 
 
@@ -152,7 +155,7 @@ class Recipe(BaseModel):
 
     def fingerprint(self) -> str:
         """Hex sha256 over all that the stages do: equal for equal recipes, on every machine."""
-        return digest([stage.resolved() for stage in self.stages])
+        return digest([stage.resolved() | {"training": TRAINING} for stage in self.stages])
 
     def only(self, *names: str) -> Recipe:
         """The recipe of some of the stages, in the recipe's order.

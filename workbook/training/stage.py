@@ -26,6 +26,7 @@ from ..objectives import get as get_objective
 from ..resolved import digest
 from .prepare import check, prepared
 from .progress import Progress
+from .recipe import TRAINING
 from .teacher import TaughtCollator, Teacher, is_reranker, teachers_sha256
 from .trainer import (
     WEIGHTS,
@@ -74,6 +75,7 @@ class StageRun:
             "start": start,
             "stage": {name: value for name, value in described.items() if name != "data"},  # known by its content
             "data": self.data.fingerprint,
+            "training": TRAINING,
             "seed": seed,
             "evaluator": [evaluator.name, evaluator.every] if evaluator else None,
             "versions": versions(),
