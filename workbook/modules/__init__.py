@@ -126,7 +126,7 @@ def pooling_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         options: Some of its options.
 
     Raises:
-        UnknownNameError: No such pooling, or an option that it has not.
+        UnknownNameError: No such pooling, or an option that it does not have.
     """
     if name not in POOLINGS:
         raise UnknownNameError("pooling", name, POOLINGS)

@@ -157,7 +157,7 @@ class ContextualDecoder(Decoder):
         return self.context.tokens
 
     def train(self, mode: bool = True) -> Self:
-        """Switch to training mode, all but a frozen encoder: with its dropout the token would vary from pass to pass."""
+        """Switch to training mode, except a frozen encoder: with dropout its token would vary from pass to pass."""
         super().train(mode)
         if not self.trainable:
             self.encoder.eval()

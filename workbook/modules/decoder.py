@@ -261,7 +261,7 @@ class Decoder(InputModule):
         return {name: features[name] for name in names if name in features}
 
     def _states(self, inputs: dict[str, torch.Tensor], mask: torch.Tensor, attention: str) -> torch.Tensor:
-        """Last hidden states; positions count from the first real token, so that padding on the left changes nothing."""
+        """Last hidden states; positions count from the first real token, so that padding on the left has no effect."""
         numbered = inputs.get("position_ids")
         positions = (mask.cumsum(dim=1) - 1).clamp(min=0) if numbered is None else numbered
         if attention != self.attention:
@@ -282,7 +282,7 @@ class Decoder(InputModule):
 
         Args:
             output_path: The folder.
-            *args, **kwargs: Ignored, as those of ``Module.save``.
+            *args, **kwargs: Ignored.
 
         Raises:
             OutputError: The folder can't be written.
@@ -307,7 +307,7 @@ class Decoder(InputModule):
             model_name_or_path: The folder of a model, or its name on the hub.
             subfolder: The module's folder in it.
             model_kwargs: Another ``dtype``, or an ``attn_implementation``.
-            **kwargs: Options of ``Module.load``.
+            **kwargs: Options for fetching files from the hub, such as ``revision``; others are ignored.
 
         Raises:
             DamagedFileError: A file does not match its checksum.

@@ -32,7 +32,7 @@ class SavedModule(Module):
 
         Args:
             output_path: The folder.
-            *args, **kwargs: Ignored, as those of ``Module.save``.
+            *args, **kwargs: Ignored.
 
         Raises:
             OutputError: The folder can't be written.
@@ -51,7 +51,7 @@ class SavedModule(Module):
         Args:
             model_name_or_path: The folder of a model, or its name on the hub.
             subfolder: The module's folder in it.
-            **kwargs: Options of ``Module.load``.
+            **kwargs: Options for fetching files from the hub, such as ``revision``; others are ignored.
 
         Raises:
             DamagedFileError: A file does not match its checksum or can't be read, or the weights have other names or
