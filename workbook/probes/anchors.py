@@ -76,7 +76,7 @@ def _greedy(objective: Reconstruction, vectors: torch.Tensor, tokens: int) -> to
     An embedder does not have the head that transformers' ``generate`` needs.
     """
     decoder = objective.decoder_module.decoder
-    table, (weight, _) = decoder.get_input_embeddings(), objective.projection()  # the bound of the logits does not change their order
+    table, (weight, _) = decoder.get_input_embeddings(), objective.projection()  # a bound does not change the order
     read, cache, written = objective.in_front(vectors), None, []
     for _ in range(tokens):
         made = decoder(inputs_embeds=read, past_key_values=cache, use_cache=True)
