@@ -38,7 +38,7 @@ FILES: dict[str, dict[str, tuple[str, ...]]] = {
         "test": ("conll2003/eng.testb", "conll2003/test.txt"),
     },
 }
-"""Files by data set and split, in the order of search below ``WORKBOOK_DATA``; the first pattern that matches counts."""
+"""Files by data set and split, in the order of search below ``WORKBOOK_DATA``; the first matching pattern counts."""
 
 HUB = {
     "wikitext-103-raw": "Salesforce/wikitext",
