@@ -71,7 +71,12 @@ class AttentionPooling(SavedModule):
             nn.init.zeros_(last)
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Add ``sentence_embedding``, float32 (batch, dim), of length 1, to the features.
+        """Add ``sentence_embedding``, float32 (batch, dim), of length 1, to the features; see ``Module.forward``.
+
+        Args:
+            features: ``token_embeddings`` (batch, tokens, dim), ``attention_mask`` and, if any, ``pooling_mask``
+                (batch, tokens).
+            **kwargs: Ignored.
 
         Raises:
             InvalidValueError: A row without a token to pool; the Decoder makes none.

@@ -68,7 +68,12 @@ class ContextualTokens(SavedModule):
             self.attention = nn.MultiheadAttention(encoder_dimension, heads, batch_first=True)
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Add ``context`` (batch, tokens, d), made from ``token_embeddings`` (batch, words, k), to the features."""
+        """Add ``context`` (batch, tokens, d) to the features; see ``Module.forward``.
+
+        Args:
+            features: ``token_embeddings`` (batch, words, k) and ``attention_mask`` (batch, words) of the encoder.
+            **kwargs: Ignored.
+        """
         dtype = self.mlp[0].weight.dtype
         states, mask = features["token_embeddings"].to(dtype), features["attention_mask"]
         if self.tokens == 1:
@@ -313,7 +318,11 @@ class ContextualPooling(Module):
         self.embedding_dimension, self.representation = embedding_dimension, representation
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Add ``sentence_embedding``, float32 (batch, width), to the features.
+        """Add ``sentence_embedding``, float32 (batch, width), to the features; see ``Module.forward``.
+
+        Args:
+            features: Those of :class:`ContextualDecoder`, after its forward pass.
+            **kwargs: Ignored.
 
         Raises:
             InvalidValueError: There are no contextual tokens.
@@ -334,5 +343,5 @@ class ContextualPooling(Module):
         return len(REPRESENTATIONS[self.representation]) * self.embedding_dimension
 
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
-        """Write the configuration; there are no weights."""
+        """Write the configuration; there are no weights. See ``Module.save``."""
         self.save_config(output_path)

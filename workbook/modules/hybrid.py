@@ -77,12 +77,15 @@ class Hybrid(InputModule):
         return sum(model.get_embedding_dimension() for model in (self.first, self.second))
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
-        """The features of both embedders, their names prefixed with ``first.`` and ``second.``."""
+        """The features of both embedders, prefixed with ``first.`` or ``second.``; see :meth:`.Decoder.preprocess`."""
         made = {part: getattr(self, part).preprocess(inputs, prompt, **kwargs) for part in _PARTS}
         return {f"{part}.{name}": value for part, features in made.items() for name, value in features.items()}
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Add ``sentence_embedding``, float32 (batch, both widths), of length sqrt(1 + weight)."""
+        """Add ``sentence_embedding``, float32 (batch, both widths), of length sqrt(1 + weight).
+
+        See ``Module.forward``.
+        """
         vectors = []
         for part in _PARTS:
             own = {name.removeprefix(f"{part}."): v for name, v in features.items() if name.startswith(f"{part}.")}
@@ -91,7 +94,7 @@ class Hybrid(InputModule):
         return features
 
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
-        """Write both embedders, each into a folder of its own.
+        """Write both embedders, each into a folder of its own; see ``Module.save``.
 
         Raises:
             OutputError: The folder can't be written.
@@ -103,7 +106,7 @@ class Hybrid(InputModule):
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> Self:
-        """Load from a folder or the hub.
+        """Load from a folder or the hub; see ``Module.load``.
 
         Raises:
             DamagedFileError, InvalidValueError: As :func:`~.loading.load_embedder`; ``trust_remote_code`` is one of

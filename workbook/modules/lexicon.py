@@ -70,9 +70,13 @@ class Lexicon(SavedModule):
         self.register_buffer("clusters", clusters.clone())
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Add ``sentence_embedding``, float32 (batch, clusters), of length 1, to the features.
+        """Add ``sentence_embedding``, float32 (batch, clusters), of length 1, to the features; see ``Module.forward``.
 
         The vector of a text in which no cluster has a weight stays 0.
+
+        Args:
+            features: See :meth:`weights`.
+            **kwargs: Ignored.
 
         Raises:
             InvalidValueError: Token states of another width than the head's, or a row without a token to pool.

@@ -38,7 +38,12 @@ class Pooling(Module):
         self.embedding_dimension = embedding_dimension
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Add ``sentence_embedding``, float32 (batch, dim), made from ``token_embeddings`` (batch, tokens, dim).
+        """Add ``sentence_embedding``, float32 (batch, dim), to the features; see ``Module.forward``.
+
+        Args:
+            features: ``token_embeddings`` (batch, tokens, dim); ``pooling_mask``, else ``attention_mask``,
+                (batch, tokens), 1 at the tokens to pool.
+            **kwargs: Ignored.
 
         Raises:
             InvalidValueError: A row without a token to pool; the Decoder makes none.
@@ -52,7 +57,7 @@ class Pooling(Module):
         return self.embedding_dimension
 
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
-        """Write the configuration; there are no weights."""
+        """Write the configuration; there are no weights. See ``Module.save``."""
         self.save_config(output_path)
 
 

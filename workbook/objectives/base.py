@@ -107,7 +107,7 @@ class Objective(nn.Module):
             columns: Columns of the data.
 
         Raises:
-            InvalidValueError: Too few or too many columns, or too few rows.
+            InvalidValueError: Too few or too many columns, or too few rows; the message says what is expected.
         """
         if self.reads != "pairs" and columns != 1:
             raise InvalidValueError("training data", "one column of texts", f"{columns} columns", "Keep one.")

@@ -132,7 +132,11 @@ class Contrastive(Objective):
         return self.loss(columns, labels)
 
     def check_batch(self, rows: int, columns: int) -> None:
-        """Refuse data whose batches hold no negative; see :meth:`~.base.Objective.check_batch`."""
+        """Refuse data whose batches hold no negative; see :meth:`~.base.Objective.check_batch`.
+
+        Raises:
+            InvalidValueError: No positive, or no negative in a batch.
+        """
         if columns < 2:
             raise InvalidValueError("training data", "a query, a positive and any hard negatives", f"{columns} column")
         if not self.options.in_batch and columns == 2:

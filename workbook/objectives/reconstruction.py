@@ -61,7 +61,11 @@ class PairObjective(LMHeadObjective):
             self.head.float()  # in half precision small updates round to nothing
 
     def check_batch(self, rows: int, columns: int) -> None:
-        """Refuse data that are not pairs; see :meth:`~.base.Objective.check_batch`."""
+        """Refuse data that are not pairs; see :meth:`~.base.Objective.check_batch`.
+
+        Raises:
+            InvalidValueError: More or fewer columns than two.
+        """
         if columns != len(SIDES):
             raise InvalidValueError("training data", "a query and a positive", f"{columns} columns", "Keep these two.")
 

@@ -108,7 +108,7 @@ def start(
 
 
 class Run:
-    """One run of a notebook: its parameters, and the folder of its results.
+    """One run of a notebook: its parameters, and the folder of its results. :func:`start` makes it.
 
     Attributes:
         scale: The scale, with its sizes.
@@ -267,7 +267,7 @@ class Run:
         return pd.DataFrame(rows, columns=["claim", "paper", "measured", "scale", "verdict"])
 
     def provenance(self) -> str:
-        """The versions and settings behind the results, for the last cell: the same text on every machine with the pins.
+        """The versions and settings of the results, for the last cell: the same text on every machine with these pins.
 
         Device, times and the interpreter go to ``manifests/<notebook>.json`` in the output folder.
 

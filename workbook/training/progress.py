@@ -30,7 +30,7 @@ class Progress(TrainerCallback):
         self._bar: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Open the bar; a resumed training starts with its earlier curve."""
+        """Open the bar, with the earlier curve of a resumed training; see ``TrainerCallback.on_train_begin``."""
         self.losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
         if not (self.show and state.is_world_process_zero):
             return
@@ -40,7 +40,7 @@ class Progress(TrainerCallback):
             self._bar = tqdm(desc=self.title, total=state.max_steps, initial=state.global_step, leave=False)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **kwargs: Any) -> None:
-        """Advance by a step."""
+        """Advance by a step; see ``TrainerCallback.on_log``."""
         if "loss" not in logs:
             return
         self.losses.append(logs["loss"])
@@ -53,7 +53,7 @@ class Progress(TrainerCallback):
             self._bar.set_postfix_str(f"loss {logs['loss']:.3f} {sparkline(self.losses)}")
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:
-        """Close the bar."""
+        """Close the bar; see ``TrainerCallback.on_train_end``."""
         if self._bar is not None and not self.notebook:
             self._bar.close()
 

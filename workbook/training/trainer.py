@@ -62,7 +62,7 @@ class StageTrainer(SentenceTransformerTrainer):
         """Leave the model card as it is: a stage is not the whole model, and its examples would cost seconds."""
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
-        """The linear schedule, for ``decay_steps``, which may be more than are trained."""
+        """The linear schedule over ``decay_steps``, in place of the trained steps; see ``Trainer.create_scheduler``."""
         return super().create_scheduler(self._decay_steps, optimizer)
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> contextlib.AbstractContextManager:
@@ -72,7 +72,7 @@ class StageTrainer(SentenceTransformerTrainer):
         return torch.autocast(self.args.device.type, self._dtype, cache_enabled=bool(cache_enabled))
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
-        """One micro-batch forward and backward.
+        """The loss of one micro-batch, forward and backward; see ``Trainer.training_step``.
 
         Raises:
             TrainingError: The loss is not a finite number.
@@ -105,7 +105,7 @@ class StageTrainer(SentenceTransformerTrainer):
         return {"tokens": self.before["tokens"] + tokens, "seconds": self.before["seconds"] + seconds}
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Add the tokens and seconds so far to every entry of the log."""
+        """Add the tokens and seconds so far to every entry of the log; see ``Trainer.log``."""
         super().log(logs | self.so_far(), *args, **kwargs)
 
     def train(self, checkpoint: Path | None) -> None:
@@ -128,7 +128,7 @@ class StageTrainer(SentenceTransformerTrainer):
             )  # fmt: skip
 
     def set_initial_training_values(self, *args: Any, **kwargs: Any) -> tuple[int, ...]:
-        """The base's values, with as many epochs as steps.
+        """The values of ``Trainer.set_initial_training_values``, but with as many epochs as steps.
 
         An epoch is shorter than its length says if texts repeat, since they fill no further batch. transformers counts
         full epochs, and would silently stop before ``max_steps``.
@@ -192,12 +192,12 @@ class EvaluationCallback(TrainerCallback):
         self.trainer, self.steps, self.measure = trainer, steps, measure
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Measure before the first step; a resumed training has this in its log."""
+        """Measure before the first step, but not when resumed; see ``TrainerCallback.on_train_begin``."""
         if state.global_step == 0:
             self._measure()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Measure after every ``steps`` steps and after the last."""
+        """Measure after every ``steps`` steps and after the last; see ``TrainerCallback.on_step_end``."""
         if state.global_step % self.steps == 0 or state.global_step == state.max_steps:
             self._measure()
 
