@@ -112,6 +112,9 @@ def write_checksums(folder: Path, patterns: Iterable[str] = _GUARDED) -> None:
     Args:
         folder: The folder.
         patterns: Glob patterns of its files; by default those of a model's weights, configuration and tokenizer.
+
+    Raises:
+        OutputError: The folder can't be written.
     """
     sums = {file.name: sha256(file) for pattern in patterns for file in sorted(folder.glob(pattern))}
     with atomic_file(folder / CHECKSUMS) as temporary:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 DOCUMENTS = ("examples", "labels")
-"""What represents a class as a document: another of its examples, or its label."""
+"""Representations of a class as a document: another of its examples, or its label."""
 
 _WINDOW = 1000  # nearest documents that are candidates
 _SHOWN = 3  # names that a warning gives
@@ -37,7 +37,7 @@ def mine(
     batch_size: int = 32,
     progress: bool | None = None,
 ) -> pd.DataFrame:
-    """Pairs with hard negatives, by positive-aware mining: what a teacher ranks high, but for likely positives.
+    """Pairs with hard negatives: documents that a teacher ranks high, without likely positives (positive-aware mining).
 
     A document that the teacher scores above ``margin`` times the positive's score is left out, since it may well answer
     the query too. So are the query's own text and all its positives, whatever they score. For a query with several

@@ -59,7 +59,11 @@ def above_uni(published: pd.DataFrame, ours: pd.DataFrame) -> pd.DataFrame:
 
 
 def smaller(scale: str) -> Scale:
-    """Sizes of evaluation for tables of many models: two thirds of the texts, at half their length."""
+    """Sizes of evaluation for tables of many models: two thirds of the texts, at half their length.
+
+    Raises:
+        UnknownNameError: No such scale.
+    """
     sizes = get_scale(scale)
     return sizes.model_copy(update={"texts": sizes.texts * 2 // 3, "max_length": sizes.max_length // 2})
 

@@ -29,7 +29,11 @@ _SMALLER = {
 
 
 def smaller(scale: str) -> Scale:
-    """Sizes of evaluation: a part of the scale's own if a grid of many models would take a day on a CPU."""
+    """Sizes of evaluation: a part of the scale's own if a grid of many models would take a day on a CPU.
+
+    Raises:
+        UnknownNameError: No such scale.
+    """
     return get_scale(scale).model_copy(update=_SMALLER.get(scale, {}))
 
 
@@ -58,6 +62,9 @@ def held_out_loss(model: SentenceTransformer, batches: int = 2, size: int = 32, 
         batches: Number of batches.
         size: Pairs per batch.
         temperature: Divisor of the cosines.
+
+    Raises:
+        MissingDataError: A package that the docs corpus is made of is not installed.
     """
     pairs = load_docs().split("test").head(batches * size)
     asked = instruction_of("DocsRetrieval")

@@ -156,7 +156,11 @@ class Decoder(InputModule):
 
     @property
     def max_length(self) -> int:
-        """Longest input in tokens."""
+        """Longest input in tokens.
+
+        Raises:
+            InvalidValueError: When set, not a positive whole number.
+        """
         return self._max_length
 
     @max_length.setter
@@ -310,7 +314,8 @@ class Decoder(InputModule):
             **kwargs: Options for fetching files from the hub, such as ``revision``; others are ignored.
 
         Raises:
-            DamagedFileError: A file does not match its checksum.
+            DamagedFileError: A file does not match its checksum or can't be read.
+            InvalidValueError: Another dtype or attention implementation that does not exist.
         """
         hub = hub_options(kwargs)
         folder = Path(cls.load_dir_path(model_name_or_path, subfolder=subfolder, **hub))

@@ -117,6 +117,7 @@ class StageTrainer(SentenceTransformerTrainer):
         Raises:
             InvalidValueError: The data has too few distinct rows to fill a batch.
             TrainingError: The loss or a gradient is not a finite number.
+            OutputError: A checkpoint can't be written.
         """
         self.began = time.perf_counter()
         with writing(Path(self.args.output_dir)):

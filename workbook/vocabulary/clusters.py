@@ -259,6 +259,7 @@ def clusters_of(backbone: str, k: int, *, spherical: bool = True, seed: int = 0)
         UnknownNameError: No such backbone.
         ModelNotFoundError: No such backbone, or one without its language-model head.
         DamagedFileError: The clusters in the cache are damaged.
+        OutputError: The cache can't be written.
         InvalidValueError: As :func:`cluster_head`.
     """
     head = load_head(backbone).weight.detach()
