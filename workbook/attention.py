@@ -1,4 +1,4 @@
-"""Causal or bidirectional: switching a decoder's attention, and measuring what it really does."""
+"""Causal or bidirectional: switching a decoder's attention, and measuring what it really is."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def set_mode(decoder: PreTrainedModel, mode: str) -> None:
     The switch lives in the configuration (``is_causal``), from which transformers builds every mask, so it holds with
     and without padding, in eager, sdpa and flash attention, and is saved in ``config.json``. A sliding window that
     covers every layer (Mistral) is not applied to bidirectional attention, as in the published code of LLM2Vec and
-    NV-Embed; where local layers alternate with global ones (Gemma) they stay local, and look both ways.
+    NV-Embed. Where local layers alternate with global ones (Gemma), they stay local and look both ways.
 
     Args:
         decoder: A transformers decoder with or without its language-model head.
@@ -54,15 +54,15 @@ def _configure(config: PreTrainedConfig, mode: str) -> None:
 
 
 def get_mode(decoder: PreTrainedModel) -> str:
-    """The mode that a decoder's configuration asks for; `probe` measures whether it is kept."""
+    """The mode that a decoder's configuration asks for; :func:`probe` measures the real one."""
     return MODES[0] if getattr(decoder.config, "is_causal", True) else MODES[1]
 
 
 @contextmanager
 def switched(decoder: PreTrainedModel, mode: str) -> Iterator[None]:
-    """Another attention while the block runs, and then the one from before.
+    """Switch a decoder's attention while the block runs, and back afterwards.
 
-    Not for a training with gradient checkpointing, which computes a pass again when the block has ended: give such a
+    Not for training with gradient checkpointing, which computes a pass again after the block has ended: give such a
     pass its own attention by :func:`mask_of`.
 
     Args:
@@ -86,8 +86,8 @@ def mask_of(
     """The mask that gives one forward pass an attention, whatever the decoder's own is.
 
     It is the mask that transformers would make for a decoder switched to that mode, local layers and sliding windows
-    included, and it is written out, so that nothing of the pass hangs on the decoder's mode: not even a pass that
-    gradient checkpointing computes again.
+    included. It is written out in full, so that the pass does not depend on the decoder's mode, not even when gradient
+    checkpointing computes it again.
 
     Args:
         decoder: A transformers decoder without its language-model head, with attention ``eager`` or ``sdpa``.
@@ -96,12 +96,12 @@ def mask_of(
         padding: (batch, tokens), 1 at real tokens.
 
     Returns:
-        What is added to the attention scores, (batch, 1, tokens, tokens) in the dtype of ``embeddings``; where kinds of
-        layers differ, one such mask by kind. For the decoder's ``attention_mask``.
+        A mask for the decoder's ``attention_mask``, which is added to the attention scores: (batch, 1, tokens, tokens)
+        in the dtype of ``embeddings``. Where layers are of several kinds, one such mask by kind.
 
     Raises:
         UnknownNameError: No such mode.
-        AttentionError: Flash attention, which reads no such mask.
+        AttentionError: Flash attention, which takes no such mask.
     """
     kernel = decoder.config._attn_implementation
     if kernel not in ("eager", "sdpa"):
@@ -110,7 +110,7 @@ def mask_of(
             "Load the backbone with attn_implementation='sdpa'."
         )
     config = deepcopy(decoder.config)
-    config._attn_implementation = "eager"  # of which the mask is always written out
+    config._attn_implementation = "eager"  # for which the mask is always written out
     _configure(config, mode)
     made = create_masks_for_generate(config, embeddings, padding, past_key_values=None)
     batch, tokens, _ = embeddings.shape
@@ -121,15 +121,15 @@ def mask_of(
     return nothing_hidden if made is None else made
 
 
-_MEASURED: dict[tuple, str] = {}  # what decoders of each kind were found to be
+_MEASURED: dict[tuple, str] = {}  # the mode that was measured for decoders of each kind
 
 
 def measured_mode(decoder: PreTrainedModel) -> str:
-    """What :func:`probe` finds, measured once a process for decoders alike in all that attention should follow from.
+    """The result of :func:`probe`, measured once per process for decoders of one kind.
 
-    That is their modules with flags, windows and kernels, configuration and name, dtype and device. Their weights are
-    taken to have no part in it; whoever changed them asks :func:`probe`. So does this, of a decoder with hooks or with
-    a ``forward`` of its own, which may do anything.
+    Decoders are of one kind if they agree in all that should decide attention: modules with flags, windows and kernels,
+    configuration and name, dtype and device. Weights should not matter; after changing them call :func:`probe`. A
+    decoder with hooks or with a ``forward`` of its own, which may do anything, is probed every time.
 
     Args:
         decoder: A transformers decoder with or without its language-model head.
@@ -138,7 +138,7 @@ def measured_mode(decoder: PreTrainedModel) -> str:
         ``causal`` or ``bidirectional``.
 
     Raises:
-        AttentionError: As :func:`probe`; what failed is measured again the next time.
+        AttentionError: As :func:`probe`; a decoder that failed is measured again the next time.
     """
     modules = list(decoder.modules())
     if any(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module) for module in modules):
@@ -151,7 +151,7 @@ def measured_mode(decoder: PreTrainedModel) -> str:
 
 
 def _kind(module: nn.Module) -> tuple:
-    """What of a module a decoder's attention can follow from."""
+    """The properties of a module that can decide a decoder's attention."""
     kernel = getattr(getattr(module, "config", None), "_attn_implementation", None)
     return type(module), kernel, *(repr(getattr(module, name, None)) for name in ("is_causal", "sliding_window"))
 
@@ -160,7 +160,7 @@ def _kind(module: nn.Module) -> tuple:
 def probe(decoder: PreTrainedModel) -> str:
     """Measure a decoder's attention: do earlier states move when the last token changes?
 
-    Causal means that none does, bidirectional that the first one does, in every text. Asked for one text and for
+    Causal means that none does, bidirectional that the first one does, in every text. Measured for one text and for
     several, without a mask, with a mask of ones, padded left and padded right, because attention that turns causal in
     just one of these cases is the field's most reported defect.
 
@@ -192,7 +192,7 @@ def probe(decoder: PreTrainedModel) -> str:
 
 
 def _cases(trunk: PreTrainedModel) -> dict[str, tuple[torch.Tensor, torch.Tensor | None]]:
-    """Pairs of ids and mask, by name. Ids lie in the lower half of the vocabulary, away from added tokens."""
+    """Pairs of ids and mask by name. Ids are in the lower half of the vocabulary, away from added tokens."""
     vocabulary = trunk.get_input_embeddings().num_embeddings
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(3, max(4, vocabulary // 2), (3, 6), generator=generator)
@@ -212,7 +212,7 @@ def _cases(trunk: PreTrainedModel) -> dict[str, tuple[torch.Tensor, torch.Tensor
 
 
 def _measure(trunk: PreTrainedModel, ids: torch.Tensor, mask: torch.Tensor | None) -> str:
-    """``causal``, ``bidirectional``, or a word for what is neither, of one batch."""
+    """The attention measured on one batch: ``causal``, ``bidirectional``, or a word for anything else."""
     real = torch.ones_like(ids) if mask is None else mask
     rows = torch.arange(len(ids))
     first = real.argmax(dim=1)
@@ -220,7 +220,7 @@ def _measure(trunk: PreTrainedModel, ids: torch.Tensor, mask: torch.Tensor | Non
     changed = ids.clone()
     changed[rows, last] = ids[rows, last] - 1
     pairs = [(ids, mask), (changed, mask)]
-    if len(ids) > 1:  # a batch of many may as well hold both; a batch of one may not
+    if len(ids) > 1:  # a batch of several texts could show both; a batch of one could not
         pairs = [(torch.cat([ids, changed]), None if mask is None else torch.cat([mask, mask]))]
     device = trunk.device
     states = [

@@ -1,8 +1,8 @@
 """Backbones: finding, checking and loading the language models that become embedders.
 
-A name is resolved in this order: a local folder; a model that travels inside an installed package (its file is
-checked against a known sha256 and converted once to safetensors in the cache); a Hugging Face id. A tiny random model
-of each architecture is there for tests.
+A name is resolved in this order: a local folder; a model carried inside an installed package (its file is checked
+against a known sha256 and converted once to safetensors in the cache); a Hugging Face id. There is a tiny random model
+of each architecture for tests.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class CarriedModel:
     """A model inside an installed package.
 
     Attributes:
-        package: Import name of the package; it is located, never imported.
+        package: Import name of the package, which is located, never imported.
         file: Weight file inside the package.
         sha256: Checksum of that file.
         kind: ``decoder`` or ``encoder``.
-        what: One line for ``doctor``.
+        what: Description in one line, for ``doctor``.
     """
 
     package: str
@@ -75,14 +75,14 @@ TRUST = "Read that code, and if you trust it allow it: trust_remote_code=True, o
 _WAY_OUT = "Restore it from its source, or save the model again."
 
 _BFLOAT16 = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 BF16"}
-"""Instructions of a CPU that multiply bfloat16. Encoding and training take half as long as in float32, or less."""
+"""CPU instructions that multiply bfloat16. With them encoding and training take at most half as long as in float32."""
 
 
 def capability(device: str | None = None) -> dict[str, Any]:
-    """What this machine offers, measured: device, dtype and attention kernel that loading will choose.
+    """The measured capability of this machine: device, dtype and attention kernel that loading will choose.
 
     Args:
-        device: A torch device to ask about; CUDA where there is one, else the CPU, if not given.
+        device: A torch device; None for CUDA if there is one, else the CPU.
 
     Returns:
         ``device``, ``dtype`` (a torch dtype), ``attn_implementation``, and ``why`` in words.
@@ -115,7 +115,7 @@ def capability(device: str | None = None) -> dict[str, Any]:
 
 
 def available() -> list[dict[str, Any]]:
-    """The models that travel inside packages: name, what, status (``ready``, ``not converted``, ``missing``), path."""
+    """The models carried inside packages: name, what, status (``ready``, ``not converted``, ``missing``) and path."""
     rows = []
     for name, model in CARRIED.items():
         converted = _converted_folder(name)
@@ -138,6 +138,7 @@ def resolve(name: str) -> Path:
 
     Raises:
         UnknownNameError: Neither a folder nor a known name, and not shaped like a Hugging Face id.
+        InvalidValueError: Not a name, or an impossible Hugging Face id.
         ModelNotFoundError: Known, but absent here; the message lists what was looked for and the ways out.
         DamagedFileError: A checksum does not match.
     """
@@ -159,12 +160,15 @@ def resolve(name: str) -> Path:
 
 
 def content_sha256(name: str) -> str:
-    """Hex sha256 that names a model's content: of the carried file, or over its folder's weights and configuration.
+    """Hex sha256 of a model's content: of the carried file, or of its folder's weights and configuration.
 
-    Folders inside count too, since encoders keep modules there. The name itself where it stands for tiny weights.
+    Subfolders count too, since encoders keep modules there. For tiny random models it is the name itself.
+
+    Args:
+        name: See :func:`load_decoder`.
 
     Raises:
-        UnknownNameError, ModelNotFoundError, DamagedFileError: As :func:`resolve`.
+        UnknownNameError, InvalidValueError, ModelNotFoundError, DamagedFileError: As :func:`resolve`.
     """
     if name in CARRIED and not os.path.isdir(name):
         return CARRIED[name].sha256
@@ -184,8 +188,8 @@ def load_decoder(
     Args:
         name: See :func:`resolve`; or one of :data:`TINY`, random weights for tests.
         dtype: A torch dtype or its name; ``auto`` takes the one of :func:`capability`.
-        attn_implementation: ``eager``, ``sdpa``, ``flash_attention_2``, ...; ``auto`` as :func:`capability` says.
-        device: Where it is placed; as :func:`capability` says if not given.
+        attn_implementation: ``eager``, ``sdpa``, ``flash_attention_2``, ...; ``auto`` takes that of :func:`capability`.
+        device: A torch device; None takes that of :func:`capability`.
         lm_head: With the language-model head (logits) or without (hidden states).
 
     Raises:
@@ -259,10 +263,14 @@ def load_config(name: str) -> PreTrainedConfig:
 
 
 def load_head(name: str) -> nn.Linear:
-    """The language-model head of a backbone, on the CPU: logits of (..., vocabulary) from states of (..., dim).
+    """The language-model head of a backbone, on the CPU: logits (..., vocabulary) from states (..., dim).
+
+    Args:
+        name: See :func:`load_decoder`.
 
     Raises:
-        ModelNotFoundError: The folder holds a decoder without its head, as an embedder's does.
+        ModelNotFoundError: The folder holds a decoder without its head, like that of an embedder.
+        UnknownNameError, InvalidValueError, DamagedFileError: As :func:`load_decoder`.
     """
     from transformers import AutoModelForCausalLM
 
@@ -286,7 +294,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     if name in TINY:
-        tokenizer = deepcopy(tiny_tokenizer())  # as any other name gives: what is set on one must not reach the next
+        tokenizer = deepcopy(tiny_tokenizer())  # as for any other name: what is set on one must not reach the next
     else:
         folder = resolve(name)
         with loading(folder, "a tokenizer (tokenizer.json) that transformers can load"):
@@ -297,11 +305,11 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
 
 
 def load_encoder(name: str = "minilm", **kwargs: Any) -> SentenceTransformer:
-    """A bidirectional sentence encoder: the yardstick, the teacher, and the encoder of a contextual token.
+    """A bidirectional sentence encoder, used as reference, as teacher, and as the encoder of a contextual token.
 
     Args:
         name: ``minilm``, a local folder, or a Hugging Face id.
-        **kwargs: Passed on to ``SentenceTransformer``.
+        **kwargs: Options of ``SentenceTransformer``.
 
     Raises:
         UnknownNameError, ModelNotFoundError, DamagedFileError: As :func:`resolve`.
@@ -317,16 +325,16 @@ def load_encoder(name: str = "minilm", **kwargs: Any) -> SentenceTransformer:
 
 
 def from_folder(factory: Any, folder: Path, **options: Any) -> PreTrainedModel:
-    """A transformers model all of whose weights are in its folder, as safetensors; no code of the folder is run.
+    """A transformers model whose weights are all in its folder, as safetensors; no code of the folder is run.
 
     Args:
-        factory: ``AutoModel`` or another of its kind.
-        folder: As :func:`resolve` gives it.
-        **options: Of ``from_pretrained``.
+        factory: ``AutoModel`` or another class of its kind.
+        folder: Result of :func:`resolve`.
+        **options: Options of ``from_pretrained``.
 
     Raises:
         ModelNotFoundError: No weights, or none of the language-model head that is asked for.
-        DamagedFileError: Weights that are absent or of other shapes. The rest is for :func:`loading` to say.
+        DamagedFileError: Weights that are absent or have other shapes. For other errors see :func:`loading`.
     """
     from transformers.utils import logging
 
@@ -366,22 +374,22 @@ def loading(
     what: str = "a model that transformers can load",
     hint: str = "Name a model of an architecture that transformers has.",
 ) -> Iterator[None]:
-    """Say in one line what is wrong with a folder that the block can't load, in whichever way its loader fails.
+    """Turn any failure to load a folder in the block into an error of one line.
 
     Args:
-        folder: What is loaded.
+        folder: The folder that is loaded.
         what: What was expected there.
-        hint: Where the folder asks for code of its own.
+        hint: Hint for a folder that needs code of its own.
 
     Raises:
-        InvalidValueError: It takes code of the folder's own, which nobody allowed; the message names its class.
+        InvalidValueError: The folder needs code of its own, which was not allowed; the message names its class.
         DamagedFileError: Anything else; the message names the file that can't be read, if there is one.
     """
     try:
         yield
     except (WorkbookError, MemoryError):
         raise
-    except Exception as error:  # a damaged file ends in whatever its reader meets first
+    except Exception as error:  # a damaged file raises whatever its reader meets first
         import torch  # the block has done so
 
         if isinstance(error, torch.OutOfMemoryError):
@@ -397,7 +405,7 @@ def loading(
 
 
 def _unreadable(folder: Path) -> Path | None:
-    """The first of a model's files that is no JSON, or no safetensors, though its name says so."""
+    """The first of a model's files that is not the JSON or safetensors that its name says."""
     from safetensors import safe_open
 
     for file in sorted([*folder.glob("*.*"), *folder.glob("*/*.*")]):
@@ -458,8 +466,8 @@ def _convert_gguf(file: Path, folder: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, modeling_gguf_pytorch_utils
     from transformers.utils import logging
 
-    # Without a terminal nothing is watching, and in a notebook the bars would land in the committed output. The one of
-    # the conversion does not ask whether bars are wanted.
+    # Without a terminal nobody is watching, and in a notebook the bars would land in the committed output. The bar of
+    # the conversion has no switch.
     logging.disable_progress_bar()
     # transformers reads the file three times, and makes the table of names for each module: once will do (9 s, not 24).
     with (
@@ -469,7 +477,7 @@ def _convert_gguf(file: Path, folder: Path) -> None:
     ):
         model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    # A GGUF model calls itself quantized and refuses to be saved; its weights were widened on loading.
+    # A GGUF model calls itself quantized and refuses to be saved, though its weights were widened on loading.
     del model.config.quantization_config
     model.hf_quantizer = None
     model.config.name_or_path = file.stem
@@ -478,7 +486,7 @@ def _convert_gguf(file: Path, folder: Path) -> None:
 
 
 def _checked_folder(folder: Path, hint: str = "Restore the file or the folder from its source.") -> Path:
-    """The folder, after a look at what it holds and, where it brings checksums, at every byte."""
+    """The folder, after a check of its files and, if it has checksums, of every byte."""
     if not (folder / "config.json").is_file():
         raise ModelNotFoundError(
             f"Expected config.json in the folder {folder}, found: "
@@ -522,7 +530,7 @@ def _hub_folder(name: str) -> Path:
 
 
 def _complete(folder: Path) -> bool:
-    """Whether a snapshot holds all its weights: a download that was interrupted leaves some of them out."""
+    """True if a snapshot holds all its weights: an interrupted download leaves some of them out."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         return all((folder / shard).is_file() for shard in json.loads(index.read_text())["weight_map"].values())

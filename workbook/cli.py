@@ -32,7 +32,11 @@ ScaleOption = Annotated[str, typer.Option("--scale", "-s", help=f"How much of ev
 
 
 def main() -> None:
-    """Run the command line; an error that the user can mend prints as one message and exits with 2."""
+    """Run the command line; an error that the user can fix prints as one message.
+
+    Raises:
+        SystemExit: With 2 after such an error, otherwise with the command's exit code.
+    """
     try:
         app()
     except WorkbookError as error:
@@ -65,8 +69,8 @@ def run(
 ) -> None:
     """Execute notebooks and write a report.
 
-    A stopped run goes on where it was; an unchanged notebook is not run again.
-    One that fails does not stop the rest, but the exit code is 1.
+    A stopped run continues where it was; an unchanged notebook is not run again.
+    A notebook that fails does not stop the others, but the exit code is 1.
     """
     from .runs import report, runner
 
@@ -102,9 +106,9 @@ def claims(
         Path | None, typer.Option("--output", "-o", help="Run folder; outputs/SCALE of the project if not given.")
     ] = None,
 ) -> None:
-    """Say of each claim of the papers what a run found; write ledger.json, ledger.csv and a figure into its folder.
+    """Print what a run found for each claim of the papers; write ledger.json, ledger.csv and a figure into its folder.
 
-    Measured and published are effects: how far the claim's comparison holds, positive where it does, in its units.
+    Measured and published are effects: the size of the claimed difference in its units, positive where the claim holds.
     """
     from .papers import ledger
 
@@ -138,9 +142,9 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the training that OUTPUT holds.")] = False,
 ) -> None:
-    """Train a method by its recipe and write a model that plain sentence-transformers loads.
+    """Train a method by its recipe and write a model in the format of sentence-transformers.
 
-    A training that was killed goes on from its last checkpoint with --resume and ends with the same weights.
+    With --resume, a training that was stopped continues from its last checkpoint and ends with the same weights.
     """
     from accelerate import PartialState
     from datasets.utils import disable_progress_bars
@@ -148,7 +152,7 @@ def train(
 
     from . import backbones, methods, training
 
-    # What is said of the data is meant for its owner, to whom our source line says nothing.
+    # Warnings about the data are for its owner, to whom our source line says nothing.
     warnings.formatwarning = lambda message, *_: f"Warning: {message}\n"
 
     # One bar, the training's own: none for reading files or writing shards.
@@ -196,11 +200,11 @@ def record(
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, counted from 0.")] = 3,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder; data/runs if not given.")] = None,
 ) -> None:
-    """Record experiments, cell by cell; what is there and current is kept.
+    """Record experiments, one variant and seed at a time; what is recorded and current is kept.
 
-    Without --output they go into data/runs, where notebooks read them; a trial goes elsewhere.
+    Without --output, records go into data/runs, where notebooks read them. Name another folder for a trial.
 
-    Stopped, it goes on where it was. Started several times at once, the processes share the work.
+    A stopped command continues where it was. Several at once share the work.
     """
     from . import experiments
 
@@ -254,7 +258,7 @@ def evaluate(
 
 @app.command()
 def doctor() -> None:
-    """Say what is installed, which models are at hand, what accelerator is used, and whether the notebooks can run."""
+    """Print what is installed, which models are available, which device is used, and whether the notebooks can run."""
     from . import doctor
 
     findings = doctor.examine()
@@ -268,7 +272,7 @@ def doctor() -> None:
 
 
 def _assigned(option: str, expected: str, entries: Iterable[str]) -> dict[str, str]:
-    """Values by name, of an option that may be repeated."""
+    """Values by name, from an option that may be repeated."""
     values: dict[str, str] = {}
     for entry in entries:
         name, equals, value = entry.partition("=")
@@ -281,7 +285,7 @@ def _assigned(option: str, expected: str, entries: Iterable[str]) -> dict[str, s
 
 
 def _plain(value: str) -> Any:
-    """A number, true, false or JSON as what it says; anything else is a string."""
+    """The value of a number, true, false or other JSON; anything else stays a string."""
     try:
         return json.loads(value)
     except ValueError:
@@ -290,7 +294,7 @@ def _plain(value: str) -> Any:
 
 @contextlib.contextmanager
 def _busy(text: str) -> Iterator[None]:
-    """A line that lives while notebooks run; nothing where the output is not a terminal."""
+    """Show a moving line while notebooks run, if the output is a terminal."""
     if not sys.stdout.isatty():
         yield
         return

@@ -1,4 +1,4 @@
-"""What is at hand on this machine, and whether the notebooks can run with it."""
+"""A diagnosis of this machine: what is installed, and whether the notebooks can run with it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Finding(NamedTuple):
     """One line of the diagnosis.
 
     Attributes:
-        name: What was looked at.
-        well: True if it is fine, False if the notebooks can't run so, None if they can without it.
+        name: What was checked.
+        well: True if it is fine, False if the notebooks can't run, None if they can run without it.
         detail: What was found, and the way out.
     """
 
@@ -29,7 +29,7 @@ class Finding(NamedTuple):
 
 
 def examine() -> list[Finding]:
-    """Everything the notebooks need: packages, models, data, accelerator."""
+    """Findings on everything the notebooks need: packages, models, data, accelerator."""
     from . import backbones  # loads torch
 
     return [
@@ -43,11 +43,11 @@ def examine() -> list[Finding]:
 
 
 def packages(pins: Mapping[str, str], installed: Mapping[str, str], required: Iterable[str]) -> list[Finding]:
-    """Installed versions against the pinned ones; local parts such as ``+cpu`` do not count.
+    """Findings on installed versions against pinned ones; local parts such as ``+cpu`` do not count.
 
     Args:
         pins: Version by package, from constraints.txt.
-        installed: Version by package, of this environment.
+        installed: Version by package in this environment.
         required: The packages that must be there.
     """
     pins = {_canonical(name): version for name, version in pins.items()}
@@ -65,11 +65,11 @@ def packages(pins: Mapping[str, str], installed: Mapping[str, str], required: It
 
 
 def models(available: Iterable[Mapping[str, Any]]) -> list[Finding]:
-    """The models at hand.
+    """Findings on the models that are available.
 
     Args:
         available: ``name``, ``status`` and ``path`` of each, from `workbook.backbones.available`; a model without a
-            path is not at hand.
+            path is not available.
     """
     findings = []
     for model in available:
@@ -80,7 +80,7 @@ def models(available: Iterable[Mapping[str, Any]]) -> list[Finding]:
 
 
 def accelerator(capability: Mapping[str, Any]) -> list[Finding]:
-    """Device, dtype and attention that would be used, as `workbook.backbones.capability` measured them."""
+    """Finding on the device, dtype and attention that would be used, from `workbook.backbones.capability`."""
     device = f"{capability['device']}: {capability['why']}"
     return [
         Finding("accelerator", True, f"{device}; {capability['dtype']}, attention {capability['attn_implementation']}")

@@ -1,4 +1,4 @@
-"""What can go wrong, by name. Every message says what was expected, what came, and the way out."""
+"""The errors of the library. Every message says what was expected, what came, and the way out."""
 
 from __future__ import annotations
 
@@ -8,11 +8,18 @@ from numbers import Integral
 
 
 class WorkbookError(Exception):
-    """Base of every error that a user can mend; the command line prints its message alone, without a traceback."""
+    """Base of all errors that a user can fix; the command line prints the message alone, without a traceback."""
 
 
 class UnknownNameError(WorkbookError, ValueError):
-    """A method, backbone, scale, suite, task or parameter that does not exist."""
+    """A method, backbone, scale, suite, task or parameter that does not exist.
+
+    Args:
+        kind: What the name is of, such as ``method``.
+        got: The name that was given.
+        allowed: All names that exist.
+        hint: A sentence that ends the message.
+    """
 
     def __init__(self, kind: str, got: object, allowed: Iterable[str], hint: str = ""):
         allowed = list(allowed)
@@ -23,7 +30,14 @@ class UnknownNameError(WorkbookError, ValueError):
 
 
 class InvalidValueError(WorkbookError, ValueError):
-    """A value of the wrong type or outside its range."""
+    """A value of the wrong type or outside its range.
+
+    Args:
+        name: Name of the value.
+        expected: Description of the values that are allowed.
+        got: The value that was given.
+        hint: A sentence that ends the message.
+    """
 
     def __init__(self, name: str, expected: str, got: object, hint: str = ""):
         shown = repr(got)
@@ -32,18 +46,18 @@ class InvalidValueError(WorkbookError, ValueError):
 
 
 def whole(name: str, value: object, least: int = 1, most: int | None = None, *, of: str = "", hint: str = "") -> int:
-    """A value that has to be a whole number, as an int: of any type of integer, numpy's too, but no bool.
+    """A value as an int, if it is a whole number of any integer type, numpy's too, but not a bool.
 
     Args:
-        name: Of the value, for the message.
-        value: What was given.
-        least: The smallest that will do.
-        most: The largest, or None for no bound.
+        name: Name of the value, for the message.
+        value: The value that was given.
+        least: The smallest that is allowed.
+        most: The largest that is allowed, or None for no bound.
         of: What is counted, for the message, such as ``tokens``.
-        hint: A sentence that the message ends with.
+        hint: A sentence that ends the message.
 
     Raises:
-        InvalidValueError: Anything else; the message says from where to where.
+        InvalidValueError: Anything else; the message gives the range.
 
     Example:
         >>> whole("top", 5)
@@ -78,8 +92,8 @@ class OutputError(WorkbookError, OSError):
 
 
 class AttentionError(WorkbookError, RuntimeError):
-    """The attention that was measured is not the attention that was asked for."""
+    """A measured attention that is not the one that was asked for."""
 
 
 class TrainingError(WorkbookError, RuntimeError):
-    """A training that can't go on, such as one whose loss is no longer a number."""
+    """A training that can't continue, such as one whose loss is no longer a number."""

@@ -1,4 +1,4 @@
-"""Where things live, and writing them so that nothing half-written is ever seen."""
+"""Paths of the project's files, and writing them so that nothing half-written is ever seen."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from safetensors import SafetensorError
 from .errors import DamagedFileError, MissingDataError, OutputError
 
 LOCK = ".lock"
-"""The file that is locked while one process has a folder to itself."""
+"""Name of the file that is locked while one process has a folder to itself."""
 
 _SCRATCH = ".workbook-"
 _INSIDE = "files"
-"""How the hidden folders begin in which files are written; each has a lock as long as its process lives, and a folder
-of what is written."""
+"""A hidden folder, which begins with the first name, holds a lock as long as its process lives, and what is written in
+a folder of the second."""
 
 _CANNOT_WRITE = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),  # full, over the quota, over the limit of a file
@@ -40,6 +40,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def data_path(*parts: str) -> Path:
     """Path of a file under the project's ``data/`` folder.
+
+    Args:
+        *parts: Folders and file name.
 
     Raises:
         MissingDataError: The file is absent; the message names the path and how to get it.
@@ -56,6 +59,9 @@ def data_path(*parts: str) -> Path:
 def cache_path(*parts: str) -> Path:
     """Path under the cache (``WORKBOOK_CACHE``, else the user's cache folder); nothing is created.
 
+    Args:
+        *parts: Folders and file name.
+
     Raises:
         OutputError: Its name is too long, or not UTF-8 here; or the user has no home folder.
     """
@@ -71,7 +77,7 @@ def cache_path(*parts: str) -> Path:
 
 
 def sha256(path: Path) -> str:
-    """Hex sha256 of a file's bytes; a file that did not change since this process last asked is not read again."""
+    """Hex sha256 of a file's bytes; an unchanged file is read once per process."""
     status = os.stat(path)
     return _sha256(os.path.abspath(path), status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
@@ -83,7 +89,12 @@ def _sha256(path: str, *_: int) -> str:
 
 
 def folder_sha256(folder: Path, *patterns: str) -> str:
-    """Hex sha256 over the names and bytes of a folder's files that match any of the glob patterns."""
+    """Hex sha256 over the names and bytes of some files of a folder.
+
+    Args:
+        folder: The folder.
+        *patterns: Glob patterns; a file counts that matches any of them.
+    """
     files = sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
     names = (f"{path.relative_to(folder)} {sha256(path)}\n" for path in files)
     return hashlib.sha256("".join(names).encode()).hexdigest()
@@ -94,9 +105,16 @@ _GUARDED = ("*.safetensors", "config.json", "decoder_config.json", "tokenizer.js
 
 
 def write_checksums(folder: Path, patterns: Iterable[str] = _GUARDED) -> None:
-    """Write ``checksums.json``: the sha256 of a folder's files, by name; of a model, weights, configuration, tokenizer.
+    """Write ``checksums.json``: the sha256 of a folder's files, by name.
 
-    Folders inside it belong to other modules, which may be written later: they are left out.
+    Subfolders belong to other modules, which may be written later: they are left out.
+
+    Args:
+        folder: The folder.
+        patterns: Glob patterns of its files; by default those of a model's weights, configuration and tokenizer.
+
+    Raises:
+        OutputError: The folder can't be written.
     """
     sums = {file.name: sha256(file) for pattern in patterns for file in sorted(folder.glob(pattern))}
     with atomic_file(folder / CHECKSUMS) as temporary:
@@ -104,14 +122,14 @@ def write_checksums(folder: Path, patterns: Iterable[str] = _GUARDED) -> None:
 
 
 def verify_checksums(folder: Path, hint: str, required: Iterable[str] = ()) -> None:
-    """Compare a folder with its ``checksums.json``; a folder without one is taken as it is.
+    """Compare a folder with its ``checksums.json``; a folder without one is accepted.
 
-    safetensors notices a truncated file, but loads a flipped bit without a word; so do configurations and tokenizers.
+    safetensors notices a truncated file, but loads a flipped bit silently; so do configurations and tokenizers.
 
     Args:
         folder: The folder.
-        hint: How the message ends.
-        required: Names of files that must be among them.
+        hint: Last sentence of the message.
+        required: Names of files that must have a checksum.
 
     Raises:
         DamagedFileError: A file is absent, its bytes differ, or it is required and has no checksum; the message names
@@ -137,9 +155,9 @@ def verify_checksums(folder: Path, hint: str, required: Iterable[str] = ()) -> N
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether a folder has its ``checksums.json`` and every file of it, whatever they hold.
+    """True if a folder has its ``checksums.json`` and every file named there, whatever they hold.
 
-    What cleans a cache takes files by their age, and leaves some of a folder, or the folder alone.
+    A tool that cleans caches removes files by age, and may leave only some of a folder, or the folder alone.
     """
     try:
         return all((folder / name).is_file() for name in json.loads((folder / CHECKSUMS).read_text(encoding="utf-8")))
@@ -149,10 +167,10 @@ def is_whole(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def locked(name: str, timeout: float = -1) -> Iterator[None]:
-    """Hold the cache's lock of that name: no other process, or thread, is in such a block meanwhile.
+    """Hold the cache's lock of that name: no other process or thread is in such a block meanwhile.
 
     Args:
-        name: Of what is locked; a file of that name in the cache's folder ``locks``.
+        name: Name of the lock: a file in the cache's folder ``locks``.
         timeout: Seconds to wait for another process; -1 waits as long as it takes.
 
     Raises:
@@ -169,10 +187,10 @@ def locked(name: str, timeout: float = -1) -> Iterator[None]:
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Have a folder alone, by whatever path it is named: no other process is in such a block of it meanwhile.
+    """Lock a folder, by whatever path it is named: no other process is in such a block for it meanwhile.
 
     Args:
-        folder: Created if need be.
+        folder: The folder, created if absent.
 
     Raises:
         OutputError: The folder can't be written.
@@ -182,14 +200,14 @@ def alone(folder: Path) -> Iterator[None]:
         with writing(folder):
             make_folder(folder)
             held.enter_context(filelock.FileLock(folder / LOCK, timeout=0))
-        # Removed while it is held: filelock takes a lock on a file that is gone for none, and tries again.
+        # Removed while it is held: filelock does not count a lock on a file that is gone, and tries again.
         held.callback((folder / LOCK).unlink, missing_ok=True)
         yield
 
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """A temporary path in the target's folder, renamed to ``path`` when the block ends well, removed when it does not.
+    """A temporary path in the target's folder, renamed to ``path`` if the block succeeds, removed if it fails.
 
     Raises:
         OutputError: The folder can't be created or written.
@@ -201,7 +219,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder that becomes ``path`` when the block ends well; a folder already there is replaced.
+    """A temporary folder that becomes ``path`` if the block succeeds; an existing folder is replaced.
 
     Raises:
         OutputError: The parent can't be created or written.
@@ -221,7 +239,7 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
     Those that killed processes left there are removed first.
 
     Args:
-        parent: Created if need be.
+        parent: The other folder, created if absent.
 
     Raises:
         OutputError: It can't be written.
@@ -243,10 +261,10 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
 
 
 def remove_scratch(folder: Path) -> None:
-    """Remove the hidden folders that killed processes left in a folder; one that a process is writing in stays.
+    """Remove the hidden folders that killed processes left in a folder; those in use stay.
 
     Args:
-        folder: Where :func:`scratch_folder` made them.
+        folder: The folder in which :func:`scratch_folder` made them.
     """
     for scratch in folder.glob(f"{_SCRATCH}????????"):
         with contextlib.suppress(filelock.Timeout, OSError):  # what can't be removed is in nobody's way
@@ -258,18 +276,18 @@ def remove_scratch(folder: Path) -> None:
 
 
 def _remove(scratch: Path) -> None:
-    """The lock goes last, since what has none is not known as ours."""
+    """Remove a hidden folder, its lock last: without one it is not known as ours."""
     shutil.rmtree(scratch / _INSIDE, ignore_errors=True)
     shutil.rmtree(scratch, ignore_errors=True)
 
 
 def is_empty(folder: Path) -> bool:
-    """Whether a folder holds nothing, apart from the lock and the hidden folders of those who write into it."""
+    """True if a folder holds nothing but the lock and the hidden folders of processes that write into it."""
     return all(path.name == LOCK or path.name.startswith(_SCRATCH) for path in folder.iterdir())
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and those above it; one that is there is left as it is.
+    """Create a folder and its parents; an existing one is left as it is.
 
     Raises:
         OutputError: It can't be created, or its name is not UTF-8 here, which libraries that write there need.
@@ -283,7 +301,7 @@ def make_folder(path: Path) -> None:
 
 
 def _check_name(path: Path) -> None:
-    """Refuse a name that the system does not take, or libraries don't, before one of them meets it."""
+    """Refuse a name that the system, or a library, would not take."""
     try:
         os.path.abspath(path).encode()
     except UnicodeEncodeError as error:
@@ -297,7 +315,10 @@ def _check_name(path: Path) -> None:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Say it plainly where the block can't write, whether the system, safetensors or torch noticed.
+    """Turn any failure to write in the block, of the system, safetensors or torch, into an OutputError.
+
+    Args:
+        path: Where it writes, for the message.
 
     Raises:
         OutputError: No room, no permission, or no folder; the message names ``path``.
@@ -315,9 +336,9 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str | None:
-    """Why something can't be written, if that is what an error says.
+    """The reason why something can't be written, if the error is about that.
 
-    The system's error number is in safetensors' text alone; torch.save notices only that a file did not grow.
+    safetensors gives the system's error number in its text alone; torch.save notices only that a file did not grow.
     """
     if isinstance(error, RuntimeError):
         return "No room for all of it" if re.search("unexpected pos|PytorchStreamWriter", str(error)) else None

@@ -1,6 +1,6 @@
-"""Descriptions that leave nothing out: defaults are written like everything else, so that a changed default shows.
+"""Complete descriptions: defaults are written like everything else, so that a changed default shows.
 
-Records, cached stages and trained folders are known by the sha256 of such a description.
+Records, cached stages and trained folders are identified by the sha256 of such a description.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 from pydantic import BaseModel
 
 ADDED_LATER: dict[str, dict[str, Any]] = {}
-"""By class, fields that were added when records already existed, each with the value that changes nothing.
+"""Fields that were added when records already existed, by class, each with the value that changes nothing.
 
-That value of that field is left out of a description, so records made before the field existed stay what they were; any
-other value shows. The value is the one that means "as before", whatever the default is now.
+A description leaves that value out, so that records made before the field existed keep their fingerprints; any other
+value shows. It is the value that means "as before", whatever the default is now.
 """
 
 
 def resolved(thing: Any) -> Any:
-    """Plain data for JSON, with every field of every model, dataclass and mapping inside, defaults included.
+    """Plain data for JSON, with every field of every model, dataclass and mapping inside it, defaults included.
 
     Example:
         >>> from workbook.training.recipe import Adapter
@@ -49,6 +49,6 @@ def digest(content: object) -> str:
     """Hex sha256 of plain data: equal for equal content, on every machine.
 
     Raises:
-        TypeError: Something that JSON does not know; two objects that print alike would pass for each other.
+        TypeError: Something that JSON does not know, since two objects that print alike would have the same digest.
     """
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Scales: how much of everything a run does. A scale is data, never an ``if`` in the code."""
+"""Scales: the sizes of everything in a run. A scale is data, never an ``if`` in the code."""
 
 from __future__ import annotations
 

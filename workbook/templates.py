@@ -1,8 +1,8 @@
 """Templates: how an instruction and a text become token ids, and which of those tokens are pooled.
 
-A template is a row of pieces. A piece is a string with placeholders (``{instruction}``, ``{text}``, or ``{bos}``,
-``{eos}``, ``{examples}`` and ``{context}`` standing alone) and says whether its tokens are pooled. The mask is exact: a
-token is pooled when it covers a character of a pooled piece, whatever the tokenizer merges at the border.
+A template is a sequence of pieces. A piece is a string with placeholders (``{instruction}`` and ``{text}``; or
+``{bos}``, ``{eos}``, ``{examples}`` or ``{context}`` alone) and says whether its tokens are pooled. The mask is exact:
+a token is pooled if it covers a character of a pooled piece, whatever the tokenizer merges at the border.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 CONTEXT = -1
-"""The id of a contextual token, which is no word: no tokenizer gives it, and no table of word embeddings takes it."""
+"""The id of a contextual token, which is not a word: no tokenizer gives it, and no table of embeddings has it."""
 _SPECIAL = ("{bos}", "{eos}", "{context}")
 
 
@@ -41,34 +41,34 @@ class Token(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """One text as token ids, and for each token 1 when it is pooled."""
+    """One text as token ids, and for each token 1 if it is pooled, else 0."""
 
     input_ids: list[int]
     pooling_mask: list[int]
 
 
 class Template(BaseModel):
-    """How one text is laid out.
+    """The layout of a text.
 
     Attributes:
-        instructed: Pieces used when there is an instruction.
-        plain: Pieces used when there is none.
+        instructed: Pieces used with an instruction.
+        plain: Pieces used without one.
         joint: Tokenize neighbouring pieces as one string (LLM2Vec, NV-Embed, LENS, bge-en-icl) or each on its own
-            (Echo). The length limit holds for the whole input when joint, and for each piece when not, as published.
-        mask: ``span``, the exact rule. Or a published one, which a token across the border tells from it: ``count``,
-            of LLM2Vec, pools as many trailing tokens as the text has when tokenized alone; ``lead``, of NV-Embed,
-            leaves out as many leading tokens as what is in front of the text has when tokenized alone, and with a
-            tokenizer that joins a space to the next word the text's first word; ``columns``, of NV-Embed's code as it
-            is released, counts a BOS among them, and so pools the instruction's last token.
-        write_bos: Write ``{bos}`` wherever the tokenizer has one, though it would not add it by itself.
-        words_only: Refuse a text that spells special tokens and, blanks aside, nothing else.
-        example: One of the ``{examples}``: a string with ``{instruction}``, ``{query}`` and ``{response}``.
-        examples: By bare instruction, pairs of a query and its response; instructions that are not here have none. The
-            length limit does not count their tokens, as published: the text is cut where it would be without them.
+            (Echo). The length limit is that of the whole input if joint, and of each piece if not, as published.
+        mask: ``span`` is the exact rule. The others are published rules, which differ from it if a token crosses the
+            border. ``count``, of LLM2Vec, pools as many trailing tokens as the text has when tokenized alone. ``lead``,
+            of NV-Embed, leaves out as many leading tokens as the part in front of the text has when tokenized alone,
+            and the text's first word too if the tokenizer joins a space to the next word. ``columns``, of NV-Embed's
+            released code, counts a BOS among them, and so pools the instruction's last token.
+        write_bos: Write ``{bos}`` if the tokenizer has one, even if it would not add it by itself.
+        words_only: Refuse a text that consists of special tokens and blanks alone.
+        example: Layout of one of the ``{examples}``: a string with ``{instruction}``, ``{query}`` and ``{response}``.
+        examples: Pairs of a query and its response, by bare instruction; other instructions have none. The length limit
+            does not count their tokens, as published: the text is cut where it would be without them.
         suffix: What ``{eos}`` stands for: ``eos``, the end-of-text token; ``answer``, what the tokenizer's chat
-            template writes after a user's words, up to where an answer would begin; or ``keywords``, the string of
-            that name. Where ``{eos}`` is pooled, of a suffix the last token is.
-        keywords: What the suffix ``keywords`` writes.
+            template writes between a user's message and the answer; or ``keywords``, the string of that name. If
+            ``{eos}`` is pooled, only the last token of the suffix is.
+        keywords: The suffix ``keywords``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -101,7 +101,7 @@ class Template(BaseModel):
         return self
 
     def with_(self, **fields: Any) -> Template:
-        """The template with other values of some fields, checked like those of a new one.
+        """The template with other values of some fields, which are checked as in a new one.
 
         Raises:
             InvalidValueError: A field that does not exist, a value of the wrong kind, or a suffix or examples that the
@@ -119,18 +119,17 @@ class Template(BaseModel):
     ) -> list[Encoded]:
         """Token ids and pooling masks of texts, unpadded.
 
-        ``{bos}`` is left out where the tokenizer would not add one, except with ``write_bos`` and in templates that
-        tokenize piece by piece, which write it themselves, and wherever there is none. A special token spelt out in a
-        text is read as that token, as in the published code. A text without any token is read as one EOS token, so that
-        it still has a vector. What does not fit is cut from the right end of the text; instruction, examples and
-        suffix always stay.
+        ``{bos}`` is left out if the tokenizer has none or would not add it; ``write_bos``, and templates that tokenize
+        piece by piece, write it all the same if there is one. A special token spelt out in a text is read as that
+        token, as in the published code. A text without any token is read as one EOS token, so that it still has a
+        vector. What does not fit is cut from the right end of the text; instruction, examples and suffix always stay.
 
         Args:
             tokenizer: A fast tokenizer.
             texts: Strings.
             instruction: The bare task instruction, or None or blank for none.
-            max_length: In tokens; see ``joint`` and ``examples``.
-            contextual_tokens: How many of the id :data:`CONTEXT` stand where ``{context}`` does; they count as others.
+            max_length: Longest input in tokens; see ``joint`` and ``examples``.
+            contextual_tokens: Number of ids :data:`CONTEXT` in place of ``{context}``; they count like other tokens.
 
         Raises:
             InvalidValueError: The template's own tokens alone fill ``max_length``; with ``words_only``, a text of
@@ -159,7 +158,7 @@ class Template(BaseModel):
         return rows
 
     def closes(self, tokenizer: PreTrainedTokenizerBase) -> bool:
-        """Whether the last pooled token closes a text; else it is one of the text's own."""
+        """True if the last pooled token is of the suffix; otherwise it is one of the text's own."""
         last = [next(piece for piece in reversed(form) if piece.pooled) for form in (self.instructed, self.plain)]
         written = self.suffix != "eos" or tokenizer.eos_token_id is not None
         return written and all(piece.string == "{eos}" for piece in last)
@@ -263,7 +262,7 @@ class Template(BaseModel):
 
 
 def answer_opening(tokenizer: PreTrainedTokenizerBase) -> str:
-    """What a tokenizer's chat template writes after a user's words, up to where an answer would begin.
+    """The text that a tokenizer's chat template writes between a user's message and the answer.
 
     Raises:
         InvalidValueError: No chat template, or one that writes nothing there.
@@ -281,13 +280,13 @@ def answer_opening(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def _adds_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether the tokenizer puts a beginning-of-text token in front by itself (measured, since flags mislead)."""
+    """True if the tokenizer adds a beginning-of-text token by itself (measured, since flags mislead)."""
     ids = tokenizer("a")["input_ids"]
     return bool(ids) and ids[0] == tokenizer.bos_token_id
 
 
 def _refuse_markup(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> None:
-    """Refuse texts of special tokens without a word; one that is empty or blank has none, and is let through."""
+    """Refuse texts of special tokens without a word; an empty or blank text has none, and passes."""
     # The longest first, where one begins as another does.
     special = "|".join(map(re.escape, sorted(tokenizer.all_special_tokens, key=len, reverse=True)))
     for text in texts:
@@ -313,7 +312,7 @@ TEMPLATES: dict[str, Template] = {
         instructed=_pieces(_BOS, ("{instruction} ", False), ("{text}", True)),
         plain=_pieces(_BOS, ("{text}", True)),
     ),
-    # The same closed by EOS, for last-token pooling.
+    # The same with EOS at the end, for last-token pooling.
     "eos": Template(
         instructed=_pieces(_BOS, ("{instruction} ", False), ("{text}", True), ("{eos}", True)),
         plain=_pieces(_BOS, ("{text}", True), ("{eos}", True)),
@@ -345,7 +344,7 @@ TEMPLATES: dict[str, Template] = {
     ),
     # LENS, equation 3 and released code. There <instruct>, <query> and <response> are added to the tokenizer, and each
     # has a new row of embeddings that training must fill. Here they are strings: a tokenizer that knows them reads each
-    # as one token, any other as several, and neither tokenizer nor embeddings change. Who wants them added names a
+    # as one token, any other as several, and neither tokenizer nor embeddings change. To have them added, name a
     # folder with a backbone and a tokenizer that have them. The text is marked; lexicon pooling goes one to the left.
     "lens": Template(
         instructed=_pieces(_BOS, ("<instruct>{instruction}\n<query>", False), ("{text}", True), ("{eos}", False)),
@@ -388,8 +387,8 @@ TEMPLATES: dict[str, Template] = {
         instructed=_pieces(_BOS, _CONTEXT, ("{instruction} ", False), ("{text}", True), ("{eos}", True)),
         plain=_pieces(_BOS, _CONTEXT, ("{text}", True), ("{eos}", True)),
     ),
-    # The same in a chat of Llama 2 or Mistral, as the paper reads its 7B models (appendix A.1). Where the contextual
-    # token stands is not said; here the opener is in front of it, with the instruction.
+    # The same in a chat of Llama 2 or Mistral, as for the paper's 7B models (appendix A.1). Where the contextual token
+    # goes, the paper does not say; here the opener is in front of it, with the instruction.
     "causal2vec-chat": Template(
         write_bos=True,
         instructed=_pieces(
@@ -420,7 +419,7 @@ def get_template(name: str) -> Template:
     """The template of that name.
 
     Raises:
-        UnknownNameError: No such template.
+        UnknownNameError: No such template; the message lists all.
     """
     if name not in TEMPLATES:
         raise UnknownNameError("template", name, TEMPLATES)
@@ -428,11 +427,11 @@ def get_template(name: str) -> Template:
 
 
 def as_template(template: str | Template | dict[str, Any]) -> Template:
-    """A template given by name, as such, or as data.
+    """A template, from its name, from itself, or from data.
 
     Raises:
         UnknownNameError: No template of that name.
-        InvalidValueError: Data that make no template; the message says which field.
+        InvalidValueError: Data that are not a template; the message names the field.
     """
     if isinstance(template, str):
         return get_template(template)

@@ -1,4 +1,4 @@
-"""What is a text that can be read."""
+"""Checks that a text can be read."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Any
 from .errors import InvalidValueError
 
 LONGEST = 5_000_000
-"""Characters of the longest text that is read. A text is tokenized whole before it is cut to what a model reads, since
-its end can change tokens before it; a million characters take seconds, and no book has more than this."""
+"""Characters of the longest text that is read. A text is tokenized whole before it is cut, since its end can change
+tokens before it; a million characters take seconds, and no book has more than this."""
 
 
 def is_text(value: Any) -> bool:
-    """Whether it is a string that UTF-8 can hold: JSON can escape half of a surrogate pair, and nothing reads that."""
+    """True for a string that UTF-8 can hold: JSON can escape half of a surrogate pair, which nothing reads."""
     return isinstance(value, str) and _broken(value) is None
 
 
 def check_text(name: str, value: Any) -> None:
-    """Refuse what a tokenizer can't read, or not in reasonable time.
+    """Refuse a value that a tokenizer can't read, or not in reasonable time.
 
     Args:
-        name: Of the value, for the error.
+        name: Name of the value, for the error.
         value: Anything.
 
     Raises:
-        InvalidValueError: No string, one that UTF-8 can't hold, or one of more than :data:`LONGEST` characters.
+        InvalidValueError: Not a string, or one that UTF-8 can't hold or that has more than :data:`LONGEST` characters.
     """
     if not isinstance(value, str):
         raise InvalidValueError(name, "strings", value, "Drop it, or turn it into text first.")
@@ -37,7 +37,7 @@ def check_text(name: str, value: Any) -> None:
 
 
 def _broken(text: str) -> int | None:
-    """Where the first character is that UTF-8 can't hold, or None."""
+    """Index of the first character that UTF-8 can't hold, or None."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 TINY = ("tiny-llama", "tiny-mistral", "tiny-qwen2", "tiny-qwen3", "tiny-gemma2", "tiny-gemma3")
-"""Their names."""
+"""Names of the tiny backbones."""
 
 
 def tiny_config(name: str) -> Any:

@@ -1,6 +1,6 @@
 """Exercise checks that say what is wrong and never stop a notebook.
 
-The checks of ``01_attention.ipynb`` live in ``workbook/checks/attention.py``, one function an exercise:
+The checks of ``01_attention.ipynb`` are in ``workbook/checks/attention.py``, one function per exercise:
 
 >>> @exercise(1, hint="Divide by the number of real tokens, not by the length.")
 ... def exercise_1(pool):
@@ -30,14 +30,14 @@ import numpy as np
 
 
 class _WrongAnswerError(Exception):
-    """What `expect` found."""
+    """A wrong answer, with what `expect` found."""
 
 
 def exercise(number: int, *, hint: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Turn a function that calls `expect` on a learner's answer into a check that prints and never raises.
 
     Args:
-        number: Of the exercise in its notebook.
+        number: Number of the exercise in its notebook.
         hint: Shown after a wrong answer.
     """
 
@@ -73,6 +73,9 @@ def expect(what: str, got: object, expected: object, *, tolerance: float = 1e-5)
         got: The learner's value: a number, text, a list, an array or a tensor.
         expected: The right value.
         tolerance: Largest difference between numbers, absolute or relative.
+
+    Raises:
+        _WrongAnswerError: The answer is wrong; the check prints the message.
     """
     if got is None:
         raise _WrongAnswerError(f"{what}: got None. Is a `return` missing?")

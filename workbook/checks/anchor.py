@@ -9,7 +9,7 @@ from . import exercise, expect
 
 @exercise(1, hint="The anchor is read first and predicts the first word; the last word is predicted and never read.")
 def exercise_1(lay_out):
-    """Rows of the table are told by their numbers; a word that occurs twice, and a text of one word."""
+    """Each row of the table has its own number; a word that occurs twice, and a text of one word."""
     table = torch.arange(1.0, 13.0).reshape(6, 2)
     anchor = torch.tensor([-3.0, 0.5])
     for ids in ([4, 0, 2], [1, 1, 5, 1], [3]):
@@ -21,7 +21,7 @@ def exercise_1(lay_out):
 
 @exercise(2, hint="Every token of the batch counts alike, so a long text counts more; alpha is the documents' weight.")
 def exercise_2(loss):
-    """Texts of different lengths, so that a mean of means shows; the two directions differ."""
+    """Texts of different lengths, so that a mean of means is caught; the two directions differ."""
     documents = [torch.tensor([4.0, 2.0, 1.0, 1.0]), torch.tensor([7.0])]
     queries = [torch.tensor([3.0]), torch.tensor([0.5, 1.5]), torch.tensor([2.0, 2.0, 6.0])]
     for alpha in (0.2, 1.0, 0.0, 0.7):

@@ -23,7 +23,7 @@ def exercise_1(pairs):
 
 @exercise(2, hint="Change each token in turn, and compare every state that stands before it.")
 def exercise_2(sees_future):
-    """A probe that finds any leak, and none where there is none."""
+    """A probe that finds any leak, and no false ones."""
     expect("sees_future(a causal model, ids)", bool(sees_future(_causal, [5, 3, 8, 1])), False)
     expect("sees_future(a bidirectional model, ids)", bool(sees_future(_bidirectional, [5, 3, 8, 1])), True)
     expect("sees_future(a model that peeks one token ahead, ids)", bool(sees_future(_peeking, [5, 3, 8, 1])), True)

@@ -9,7 +9,7 @@ from . import exercise, expect
 
 @exercise(1, hint="What reads the words of every row in order: rows before the place, the token, rows from the place.")
 def exercise_1(inject):
-    """Rows are told by their numbers, so that a token that replaces one, or stands elsewhere, shows."""
+    """Each row has its own number, so that a token that replaces one, or is misplaced, is caught."""
     words = torch.arange(1.0, 9.0).reshape(4, 2)
     for place, order in ((0, [-1, 0, 1, 2, 3]), (1, [0, -1, 1, 2, 3]), (3, [0, 1, 2, -1, 3])):
         context = torch.tensor([-3.0, 0.5])

@@ -7,7 +7,7 @@ from . import exercise, expect
 
 @exercise(1, hint="A row leaves the front if another one is as cheap and as good, and not equal in both.")
 def exercise_1(front):
-    """Neighbours in cost are no guide, equals stay together, and the order of the rows says nothing."""
+    """Comparing neighbours in cost is not enough, equals stay together, and the order of rows does not matter."""
     for costs, scores, expected in (
         ([1, 2, 3], [40, 60, 50], [True, True, False]),
         ([4, 1, 3, 2], [65, 40, 70, 45], [False, True, True, True]),
@@ -23,7 +23,7 @@ def exercise_1(front):
     2, hint="Choose the better rank for every query; then take means, and only then compare with the better model."
 )
 def exercise_2(gain):
-    """The better of two means is no mean of the better; a mean of ranks is no rank."""
+    """The better of two means is not the mean of the better; a mean of ranks is not a rank."""
     for first, second, expected in (
         ([1, 2], [2, 1], 100 - 75),
         ([1, 4, 2], [2, 1, 10], 250 / 3 - 175 / 3),

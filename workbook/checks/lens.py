@@ -9,7 +9,7 @@ from . import exercise, expect
 
 @exercise(1, hint="Relu, log(1 + ..), the largest over the pooled positions of each cluster, then length 1.")
 def exercise_1(lexicon_vector):
-    """Logits one below a power of two: the weights are whole numbers of log 2, and the vectors plain fractions."""
+    """Logits one below a power of two: the weights are multiples of log 2, and the vectors simple fractions."""
     for logits, mask, expected in (
         ([[7, 1, -3], [3, 15, -0.5]], [1, 1], [3 / 5, 4 / 5, 0]),
         ([[63, 0, 511], [3, 1, -2], [-0.5, -4, -0.5], [1, 3, 0]], [0, 1, 1, 1], [1 / 2**0.5, 1 / 2**0.5, 0]),
@@ -21,7 +21,7 @@ def exercise_1(lexicon_vector):
 
 @exercise(2, hint="List the documents of each cluster; add weight times weight; sort by falling score, then by number.")
 def exercise_2(search):
-    """Scores are exact in binary, so that ties are ties; a document's length and the number of clusters mislead."""
+    """Scores exact in binary, so that ties are ties; a document's length and its number of clusters mislead."""
     documents = [{3: 0.5, 8: 0.25}, {1: 1.0}, {8: 0.5, 5: 0.75, 9: 4.0}, {3: 0.5, 8: 0.25}, {}, {3: 0.75, 2: 0.5}]
     for query, expected in (
         ({3: 1.0}, [5, 0, 3]),

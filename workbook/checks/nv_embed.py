@@ -13,7 +13,7 @@ from . import exercise, expect
     1, hint="Each state's scores over the latents, taken as they are, become weights of the latents that sum to 1."
 )
 def exercise_1(latent_read):
-    """Two states read three latents; the logits are logarithms, so that the weights are plain shares."""
+    """Two states attend to three latents; the logits are logarithms, so that the weights are simple shares."""
     latents = torch.tensor([[1.0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 2, 0]])
     for state, expected in (
         ([math.log(2), 0.0, 0.0, 5.0], [1 / 2, 1 / 4, 1 / 2, 0]),
@@ -28,7 +28,7 @@ def exercise_1(latent_read):
 
 @exercise(2, hint="The lowest positive sets the limit; what is at it passes, but no positive does; sort downward.")
 def exercise_2(below_margin):
-    """The least of several positives, first, between or last; scores at the limit; and no candidate left."""
+    """The lowest of several positives first, in between or last; scores at the limit; and no candidate left."""
     for scores, positive, margin, expected in (
         ([0.9, 0.2, 0.8, 0.7, 0.1, 0.6], [2], 0.95, [3, 5, 1, 4]),
         ([0.35, 0.8, 0.45, 0.1], [1], 0.5, [0, 3]),

@@ -40,7 +40,7 @@ def exercise_2(position_weights):
     3, hint="Normalise, multiply, and count how many documents beat the right one; it is found if fewer than k do."
 )
 def exercise_3(recall_at):
-    """Recall at k on vectors of unequal length, where the plain product ranks otherwise."""
+    """Recall at k on vectors of unequal length, where the plain product ranks differently."""
     queries = np.array([[1.0, 0.0], [0.0, 2.0], [3.0, 3.0]])
     documents = np.array([[1.0, 1.0], [0.0, 1.0], [9.0, -1.0]])
     for k, expected in ((1, 1 / 3), (2, 2 / 3), (3, 1.0)):

@@ -1,1 +1,1 @@
-"""Text to learn and measure on: the docs corpus and the authored files."""
+"""Texts for training and measurement: the docs and roles corpora, the authored files, and readers of public data."""

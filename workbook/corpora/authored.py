@@ -11,7 +11,7 @@ from ..errors import UnknownNameError
 from .tables import read
 
 PAPERS = ("anchor", "causal2vec", "lens", "llm2vec", "nv_embed")
-"""The papers whose task instructions are kept, one file each."""
+"""The papers whose task instructions are kept, in one file each."""
 
 INSTRUCTION_SETS = (*PAPERS, "docs")
 """The papers' instructions, and the workbook's own for its offline tasks."""
@@ -25,8 +25,8 @@ def future_tokens() -> pd.DataFrame:
     """Triples that share a prefix and differ in what follows it.
 
     A sentence is ``prefix + " " + continuation``. The positive continuation means what the query's does, in other
-    words; the negative means something else. A model that pools the prefix alone tells them apart only if the
-    prefix's states have seen the tokens that come later.
+    words; the negative means something else. A model that pools the prefix alone can tell them apart only if the
+    prefix's states have seen the later tokens.
 
     Returns:
         35 rows, strings: ``id``, ``prefix``, ``query``, ``positive``, ``negative``.
@@ -61,7 +61,7 @@ def reviews() -> pd.DataFrame:
 
 
 def paraphrase_ladder() -> pd.DataFrame:
-    """Sentence pairs graded by how much of their meaning they share: 42 sentences, each met in six grades.
+    """Sentence pairs graded by shared meaning: 42 sentences, each in a pair of every one of six grades.
 
     Returns:
         252 rows: ``id``, ``source`` (which of the 42 sentences), ``sentence1`` (that sentence), ``sentence2``
@@ -81,7 +81,7 @@ def topics() -> pd.DataFrame:
     """Sentences about twelve topics, some of them close to one another.
 
     Returns:
-        288 rows, 24 a topic, strings: ``id``, ``topic``, ``text``.
+        288 rows, 24 per topic, strings: ``id``, ``topic``, ``text``.
 
     Raises:
         MissingDataError: The file is absent; the message names its path.
@@ -94,8 +94,8 @@ def hard_negatives() -> pd.DataFrame:
     """Hard negatives of queries of the docs corpus, as ids of its documents.
 
     They were mined once (``workbook.data.curation.mine``: MiniLM as the teacher, a margin of 95 %, all documents of
-    the train split as the corpus) and kept, since the last digits of a teacher's scores differ between processors, and
-    with them whom they rank first.
+    the train split as the corpus) and kept, since the last digits of a teacher's scores, and with them the ranking,
+    differ between processors.
 
     Returns:
         1,685 rows, strings: ``id`` (a pair of the train split) and ``negative_1``, the hardest, to ``negative_7``.
@@ -111,16 +111,16 @@ def instructions(paper: str) -> pd.DataFrame:
     """The task instructions of a paper, word for word as its tables print them, or the workbook's own.
 
     Args:
-        paper: One of ``PAPERS``, a hyphen may stand for the underscore; or ``docs``, for the tasks of the suite docs.
+        paper: One of ``PAPERS``, with an underscore or a hyphen; or ``docs``, for the tasks of suite docs.
 
     Returns:
-        One row for each task, instruction and use, strings: ``task`` (mteb's name for it, or the name of a training
-        set), ``side`` (which texts the instruction is put before: query, document or both), ``instruction``, and
-        ``source``, which begins with the table and ``training`` or ``evaluation`` and may go on with a doubt. A
-        training set may have several instructions.
+        One row per task, instruction and use, strings: ``task`` (mteb's name for it, or the name of a training set),
+        ``side`` (the texts that get the instruction: query, document or both), ``instruction``, and ``source``, which
+        begins with the table and ``training`` or ``evaluation`` and may end with a doubt. A training set may have
+        several instructions.
 
     Raises:
-        UnknownNameError: No such set of instructions; the message lists those there are.
+        UnknownNameError: No such set of instructions; the message lists all.
         MissingDataError: The file is absent; the message names its path.
         DamagedFileError: The file is not the one described here; the message says what is wrong.
     """
@@ -139,7 +139,7 @@ def instruction_of(task: str) -> str:
         task: mteb's name for it, such as ``DocsRetrieval``.
 
     Raises:
-        UnknownNameError: No such task; the message lists them.
+        UnknownNameError: No such task; the message lists all.
         MissingDataError, DamagedFileError: As :func:`instructions`.
     """
     known = instructions("docs").set_index("task")["instruction"]
@@ -149,11 +149,11 @@ def instruction_of(task: str) -> str:
 
 
 def examples() -> pd.DataFrame:
-    """Examples of the tasks of suite docs, to put into a prompt; none of them is a text that the suite evaluates.
+    """Examples of the tasks of suite docs for a prompt; none of them is a text that the suite evaluates.
 
     Returns:
         15 rows, strings: ``task`` (for all tasks with its instruction), ``query``, and ``response``: a text that
-        answers the query or means the same, or the name of its class. Topics and packages are others than evaluated.
+        answers the query or means the same, or the name of its class. Their topics and packages are not evaluated.
 
     Raises:
         MissingDataError: The file is absent; the message names its path.

@@ -1,7 +1,7 @@
 """The ``docs`` corpus: docstrings of the packages that the workbook pins, as (query, document) pairs.
 
-Real text on every machine, with nothing to download and nothing redistributed. The same pinned versions give the same
-bytes whatever the Python version, the platform, the optional extras or the order of the file system.
+Real text on every machine, without download or redistribution. The same pinned versions give the same bytes, whatever
+the Python version, the platform, the optional extras or the order of the file system.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from .docstrings import pairs_of
 from .packages import load_table, module_name, no_garbage_collection, sources, table_path
 
 SPLITS = {"train": 80, "dev": 5, "test": 15}
-"""Shares of the splits in per cent; a pair's side follows from its content alone."""
+"""Shares of the splits in per cent; a pair's split depends on its content alone."""
 
 FINGERPRINT = "f534e107c10fbb3967f1b6d293f3c9f8fa1f2c418953209a2c37de5e94eeb484"
-"""Fingerprint of the corpus that the versions in constraints.txt give."""
+"""Fingerprint of the corpus from the versions in constraints.txt."""
 
-_RULES = 2  # raise it whenever the rules change, so that no older file is taken for the new corpus
+_RULES = 2  # raise it whenever the rules change, so that no older file passes for the new corpus
 _NEAR = 0.5  # two texts that share half of their word triples say the same
 _CLUSTER = 150  # fewest pairs of a package that is a cluster
 _COLUMNS = ["id", "query", "document", "package", "module", "name", "split"]
@@ -39,9 +39,9 @@ class Docs:
     """The corpus.
 
     Attributes:
-        pairs: One row a pair: id, query (summary line), document (description), package, module, name, split.
-        fingerprint: sha256 over the content of the pairs; it names the corpus in recorded runs.
-        versions: Version of every distribution read, without local suffixes such as ``+cpu``.
+        pairs: One row per pair: id, query (summary line), document (description), package, module, name, split.
+        fingerprint: sha256 over the content of the pairs; it identifies the corpus in recorded runs.
+        versions: Version of every distribution that was read, without local suffixes such as ``+cpu``.
     """
 
     pairs: pd.DataFrame
@@ -59,11 +59,11 @@ class Docs:
         return self.pairs[self.pairs.split == name].reset_index(drop=True)
 
     def packages(self, split: str, each: int) -> pd.DataFrame:
-        """Pairs of one split by large packages, which serve as clusters: those with 150 pairs or more in ``train``.
+        """Pairs of one split from large packages, which serve as clusters: those with at least 150 pairs in ``train``.
 
         Args:
             split: ``train``, ``dev`` or ``test``.
-            each: Most pairs of a package, chosen by their ids and so at random.
+            each: Largest number of pairs per package, chosen by their ids and so at random.
 
         Raises:
             UnknownNameError: No such split.
@@ -77,22 +77,22 @@ class Docs:
 def load_docs(path: str | Path | None = None) -> Docs:
     """The docs corpus: from a file, else from the cache, else built from the installed packages (half a minute, once).
 
-    A corpus is one file, and it can be carried: ``path``, or ``docs.jsonl`` in the folder that ``WORKBOOK_DATA`` names,
-    is read as it stands, whatever is installed here. A file in the cache that was damaged is built anew.
+    A corpus is one file and can be copied between machines: ``path``, or ``docs.jsonl`` in the folder named by
+    ``WORKBOOK_DATA``, is read as it is, whatever is installed here. A damaged file in the cache is built again.
 
     Args:
         path: A corpus file made on any machine (:func:`docs_path` says where the cache keeps it).
 
     Raises:
         MissingDataError: The file is absent, or a package that the corpus is made of is not installed.
-        DamagedFileError: A file that was carried here does not match its own checksum.
+        DamagedFileError: A file from elsewhere does not match its own checksum.
         OutputError: The cache can't be written.
     """
     return Docs(*load_table("docs", path, build=build, rules=_RULES, pinned=FINGERPRINT))
 
 
 def docs_path() -> Path:
-    """Where the cache keeps the corpus of the installed versions.
+    """Path of the corpus of the installed versions in the cache.
 
     Raises:
         MissingDataError: A package that the corpus is made of is not installed.
@@ -101,7 +101,7 @@ def docs_path() -> Path:
 
 
 def build(distributions: Iterable[str]) -> pd.DataFrame:
-    """Pairs of the installed distributions, without repeated or nearly repeated ones, in the order they were read.
+    """Pairs of the installed distributions, without repeated or nearly repeated ones, in reading order.
 
     Args:
         distributions: Names of installed distributions.
@@ -110,7 +110,7 @@ def build(distributions: Iterable[str]) -> pd.DataFrame:
         Columns id, query, document, package, module, name, split.
 
     Raises:
-        MissingDataError: One was installed without a list of its files.
+        MissingDataError: A distribution was installed without a list of its files.
     """
     distributions = list(distributions)
     files = (
@@ -138,9 +138,9 @@ def _rows(package: str, path: str, source: bytes) -> list[tuple[str, ...]]:
 def _distinct(pairs: pd.DataFrame) -> pd.DataFrame:
     """Pairs in their order, each kept only if no kept one before it says the same.
 
-    The same means: equal query or document but for case, or a Jaccard similarity of the sets of word triples of at
-    least 0.5 (w-shingling; Broder 1997). The similarity is exact, by a sparse product, so nothing is left to chance
-    and no near duplicate can stand on the other side of a split.
+    Two pairs say the same if query or document are equal but for case, or if the Jaccard similarity of their sets of
+    word triples is at least 0.5 (w-shingling; Broder 1997). The similarity is exact, by a sparse product, so that no
+    near duplicate can be in another split.
     """
     for column in ("query", "document"):
         pairs = pairs[~pairs[column].str.casefold().duplicated()]

@@ -1,7 +1,7 @@
-"""From a Python source to (query, document) pairs: the summary line of a docstring and its description.
+"""(query, document) pairs from a Python source: the summary line of a docstring and its description.
 
-Everything here is decided by the text alone. Sources are parsed, never imported, so neither the Python version nor what
-else is installed can change a pair.
+Everything here depends on the text alone. Sources are parsed, never imported, so neither the Python version nor other
+installed packages can change a pair.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .packages import syntax_tree
 QUERY_WORDS = (3, 30)
 """Fewest and most words of a summary."""
 DOCUMENT_WORDS = (10, 240)
-"""Fewest and most words of a description; what is longer is cut after the last whole paragraph or sentence."""
+"""Fewest and most words of a description; a longer one is cut after the last whole paragraph or sentence."""
 
 _PROSE_SECTIONS = {"note", "notes", "description", "details", "extended summary", "overview", "explanation", "theory"}
 _SECTIONS = (
@@ -63,7 +63,7 @@ _FUNCTION_WORDS = frozenset(
 
 
 class Pair(NamedTuple):
-    """One docstring: what it belongs to (dotted, inside its module), its summary and its description."""
+    """One docstring: the dotted name of its owner inside its module, its summary and its description."""
 
     name: str
     query: str
@@ -73,7 +73,7 @@ class Pair(NamedTuple):
 def pairs_of(source: bytes) -> Iterator[Pair]:
     """The pairs of one Python source, in the order of the file.
 
-    Special methods and modules' own docstrings are left out: the first say the same everywhere, the second are mostly
+    Docstrings of special methods and modules are left out: the former say the same everywhere, the latter are mostly
     tables of contents. A source that Python 3.11 can't parse has no pairs, whichever Python runs this.
 
     Args:
@@ -102,7 +102,7 @@ def _definitions(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.AST]]:
 
 
 def split_docstring(text: str) -> tuple[str, str] | None:
-    """Summary and description of a docstring as plain prose, or None when a reader would not call them a pair.
+    """Summary and description of a docstring as plain prose, or None if they don't make a pair.
 
     Args:
         text: A docstring with its indentation removed, in RST, numpydoc, Google style or Markdown.
@@ -123,7 +123,7 @@ def split_docstring(text: str) -> tuple[str, str] | None:
 
 
 def _prose(text: str) -> Iterator[str]:
-    """The paragraphs of a description without sections of parameters, examples, code, tables and directives."""
+    """The paragraphs of a description, without sections of parameters, examples, code, tables and directives."""
     skipping = False  # inside a section that is not prose
     code_at = None  # indentation whose deeper lines are code or a directive's body
     introduction = ""  # a paragraph that ends in a colon
@@ -159,7 +159,7 @@ def _prose(text: str) -> Iterator[str]:
 
 
 def _joined(lines: list[str]) -> str:
-    """The lines of a paragraph up to the first that is no prose, as whole sentences; items of a list are sentences."""
+    """The lines of a paragraph up to the first that is not prose, as whole sentences; list items are sentences."""
     text, cut = "", False
     for line in map(str.strip, lines):
         line = line.removeprefix("> ")
@@ -202,7 +202,7 @@ def _shorten(paragraphs: list[str]) -> str:
 
 
 def _reads_well(text: str, words: tuple[int, int], function_words: float) -> bool:
-    """Whether a text is English prose of a length in ``words``: mostly letters, with enough words that bind."""
+    """True if a text is English prose of a length within ``words``: mostly letters, with enough function words."""
     parts = text.split()
     if not words[0] <= len(parts) <= words[1] or not text.isascii():
         return False

@@ -1,6 +1,6 @@
-"""The sources of the packages that the workbook pins, and the one file that a corpus made of them is kept in.
+"""The sources of the packages that the workbook pins, and the file in which a corpus made of them is kept.
 
-The same pinned versions give the same bytes whatever the Python version, the platform, the optional extras or the
+The same pinned versions give the same bytes, whatever the Python version, the platform, the optional extras or the
 order of the file system.
 """
 
@@ -36,7 +36,7 @@ DISTRIBUTIONS = (
     "filelock", "tenacity", "pexpect", "markdown-it-py", "mistune", "tinycss2", "stack-data", "executing",
 )
 # fmt: on
-"""Distributions that every install has (the base dependencies and what they need), in the order they are read."""
+"""Distributions that every install has (the base dependencies and what they need), in reading order."""
 
 _SKIPPED_FOLDERS = re.compile(r"(^|/)(\.\.|tests?|testing|_?vendor\w*|_?vendored_\w+|_?externals?|extern|third_party)/")
 _SKIPPED_FILES = re.compile(
@@ -46,12 +46,12 @@ _GENERATED = re.compile(rb"automatically generated|auto-?generated|DO NOT EDIT|d
 
 
 def installed_versions(distributions: Iterable[str]) -> dict[str, str]:
-    """Version of each distribution, without local suffixes: torch 2.13.0+cpu carries the text of torch 2.13.0.
+    """Version of each distribution, without local suffixes: torch 2.13.0+cpu has the text of torch 2.13.0.
 
-    They are those of the first call in this process, as the modules that it has imported are.
+    The versions are those of the first call in this process, like the modules that it has imported.
 
     Raises:
-        MissingDataError: One is not installed.
+        MissingDataError: A distribution is not installed.
     """
     versions, missing = {}, []
     for name in distributions:
@@ -79,7 +79,7 @@ def sources(package: str) -> Iterator[tuple[str, bytes]]:
         The path below the folder of installed packages, with forward slashes, and the bytes of the file.
 
     Raises:
-        MissingDataError: It was installed without a list of its files.
+        MissingDataError: The distribution was installed without a list of its files.
     """
     installed = distribution(package)
     files = installed.files
@@ -98,7 +98,7 @@ def sources(package: str) -> Iterator[tuple[str, bytes]]:
 
 
 def module_name(path: str) -> str:
-    """The dotted name of the module at a path that :func:`sources` gave."""
+    """The dotted name of the module at a path from :func:`sources`."""
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
@@ -114,7 +114,7 @@ def syntax_tree(source: bytes) -> ast.Module | None:
 
 @contextlib.contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Syntax trees are millions of objects without cycles: collecting while they are made doubles the time."""
+    """Switch garbage collection off in the block: with it, parsing millions of syntax nodes takes twice as long."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -129,19 +129,19 @@ def load_table(
 ) -> tuple[pd.DataFrame, str, dict[str, str]]:
     """Table, fingerprint and versions of a corpus: from a file, else from the cache, else built and put there.
 
-    A corpus is one file, and it can be carried: ``path``, or ``<corpus>.jsonl`` in the folder that ``WORKBOOK_DATA``
-    names, is read as it stands, whatever is installed here. A file in the cache that was damaged is built anew.
+    A corpus is one file and can be copied between machines: ``path``, or ``<corpus>.jsonl`` in the folder named by
+    ``WORKBOOK_DATA``, is read as it is, whatever is installed here. A damaged file in the cache is built again.
 
     Args:
-        corpus: Its name.
+        corpus: Name of the corpus.
         path: A corpus file made on any machine, or None.
-        build: Makes the table from names of installed distributions.
+        build: Function of names of installed distributions that returns the table.
         rules: Number of the rules that ``build`` follows.
-        pinned: Fingerprint that the versions in constraints.txt give; a warning tells of another.
+        pinned: Fingerprint of the versions in constraints.txt; with another there is a warning.
 
     Raises:
         MissingDataError: The file is absent, or a package that the corpus is made of is not installed.
-        DamagedFileError: A file that was carried here does not match its own checksum.
+        DamagedFileError: A file from elsewhere does not match its own checksum.
         OutputError: The cache can't be written.
     """
     carried = Path(environ["WORKBOOK_DATA"], f"{corpus}.jsonl") if environ.get("WORKBOOK_DATA") else None
@@ -155,7 +155,11 @@ def load_table(
 
 
 def table_path(corpus: str, rules: int) -> Path:
-    """Where the cache keeps a corpus of the installed versions, made by rules of that number.
+    """Path of a corpus of the installed versions in the cache.
+
+    Args:
+        corpus: Name of the corpus.
+        rules: Number of the rules that it is built by.
 
     Raises:
         MissingDataError: A package that the corpus is made of is not installed.
@@ -193,7 +197,7 @@ def _version(name: str) -> str:
 
 
 def _difference(corpus: str, versions: dict[str, str]) -> str:
-    """Why a corpus is not the pinned one, for a reader who may wonder at other numbers."""
+    """Why a corpus is not the pinned one, for a reader who sees other numbers."""
     pinned = {}
     if (ROOT / "constraints.txt").is_file():
         lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
@@ -211,13 +215,13 @@ def _difference(corpus: str, versions: dict[str, str]) -> str:
 
 
 def write_table(path: Path, corpus: str, table: pd.DataFrame, versions: dict[str, str]) -> None:
-    """One JSON line that says what the file is, then one a row; the fingerprint is the sha256 of the latter.
+    """Write one JSON line that describes the file, then one per row; the fingerprint is the sha256 of the latter.
 
     Args:
         path: The file to write.
         corpus: Name of the corpus.
         table: Values that JSON has: strings, numbers, lists of them.
-        versions: Version of every distribution read.
+        versions: Version of every distribution that was read.
     """
     rows = table.itertuples(index=False, name=None)
     body = "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows).encode()
@@ -232,7 +236,11 @@ def write_table(path: Path, corpus: str, table: pd.DataFrame, versions: dict[str
 
 
 def read_table(path: Path, corpus: str) -> tuple[pd.DataFrame, str, dict[str, str]]:
-    """Table, fingerprint and versions of a file that :func:`write_table` wrote.
+    """Table, fingerprint and versions of a file from :func:`write_table`.
+
+    Args:
+        path: The file.
+        corpus: Name of the corpus that it should hold.
 
     Raises:
         MissingDataError: No such file.

@@ -1,7 +1,7 @@
 """Public training and probe data, read as published: from local files, else from the Hugging Face Hub.
 
-Each reader looks at the path it is given; without one, into the folder that ``WORKBOOK_DATA`` names, where the files
-lie under the names in :data:`FILES`; then into the Hub and its cache. Nothing of it is part of the project.
+Each reader looks at the path it is given; without one, into the folder named by ``WORKBOOK_DATA``, for files with the
+names in :data:`FILES`; then into the Hub and its cache. None of these data are part of the project.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ FILES: dict[str, dict[str, tuple[str, ...]]] = {
         "test": ("conll2003/eng.testb", "conll2003/test.txt"),
     },
 }
-"""Files by data set and split, in the order they are looked for below ``WORKBOOK_DATA``; one pattern gives all."""
+"""Files by data set and split, in the order of search below ``WORKBOOK_DATA``; the first matching pattern counts."""
 
 HUB = {
     "wikitext-103-raw": "Salesforce/wikitext",
     "wiki1m": "princeton-nlp/datasets-for-simcse",
     "echo-data": "liuqi6777/echo-data",
 }
-"""Repositories of data on the Hub. The one of conll2003 holds a script instead, which nothing runs any more."""
+"""Repositories of data on the Hub. That of conll2003 holds only a script, which nothing runs any more."""
 
 E5_DATASETS = {
     "allnli": "NLI",
@@ -63,7 +63,7 @@ E5_DATASETS = {
     "t2ranking": "T2Ranking",
     "trivia_qa": "TriviaQA",
 }
-"""The data sets of E5's public portion: name of the file without ``.jsonl``, and of the task in the instructions."""
+"""The data sets of E5's public portion: name of the file without ``.jsonl``, and of the task of its instructions."""
 
 CONLL_COLUMNS = {"conll2000": ("word", "pos", "chunk"), "conll2003": ("word", "pos", "chunk", "ner")}
 """Columns of the CoNLL shared tasks; the word is the first."""
@@ -72,15 +72,15 @@ _FIELDS = ("query", "positive", "negative")
 
 
 def wikitext(path: str | Path | None = None, split: str = "train") -> list[str]:
-    """The lines of wikitext-103-raw that are not blank: paragraphs and headings, without their outer spaces.
+    """The lines of wikitext-103-raw that are not blank: paragraphs and headings, without outer spaces.
 
     Args:
-        path: The raw text, parquet files, or a folder with either; without it, as the module says.
+        path: The raw text, parquet files, or a folder with either; for None see the module.
         split: ``train``, ``validation`` or ``test``.
 
     Raises:
         UnknownNameError: No such split.
-        MissingDataError: The files are nowhere.
+        MissingDataError: The files can't be found.
         DamagedFileError: A file without text or with undecodable bytes, or a part of the parquet files is missing.
 
     Source:
@@ -91,13 +91,13 @@ def wikitext(path: str | Path | None = None, split: str = "train") -> list[str]:
 
 
 def wiki1m(path: str | Path | None = None) -> list[str]:
-    """The sentences of wiki1m_for_simcse.txt, one a line; blank lines are left out.
+    """The sentences of wiki1m_for_simcse.txt, which has one per line; blank lines are left out.
 
     Args:
-        path: The file, or its folder; without it, as the module says.
+        path: The file, or its folder; for None see the module.
 
     Raises:
-        MissingDataError: The file is nowhere.
+        MissingDataError: The file can't be found.
         DamagedFileError: Undecodable bytes, or fewer than the two sentences that a batch needs.
 
     Source:
@@ -113,13 +113,13 @@ def wiki1m(path: str | Path | None = None) -> list[str]:
 def chunks(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, length: int, name: str = "texts") -> np.ndarray:
     """Texts tokenized, joined end to end and cut into pieces of one length; the remainder is dropped.
 
-    Each text begins with the special tokens that the tokenizer puts there by itself (BOS for Llama, none for SmolLM2).
+    Each text begins with the special tokens that the tokenizer adds by itself (BOS for Llama, none for SmolLM2).
 
     Args:
         texts: Any number of texts.
         tokenizer: A Hugging Face tokenizer.
-        length: Tokens of a chunk.
-        name: Of the texts, where an error speaks of them.
+        length: Tokens per chunk.
+        name: Name of the texts, for errors.
 
     Returns:
         int32 (chunks, length).
@@ -128,8 +128,8 @@ def chunks(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, length: int
         InvalidValueError: A length below 2, or texts that don't fill one chunk.
 
     Source:
-        LLM2Vec's released MNTP data; it drops a remainder after every thousand lines, this once. There, lines come as
-        they are; :func:`wikitext` drops blank ones and strips the rest.
+        LLM2Vec's released MNTP data, which drops a remainder after every thousand lines, not once. There, lines are
+        used as they are; :func:`wikitext` drops blank ones and strips the others.
     """
     if not isinstance(length, int) or length < 2:
         raise InvalidValueError("length", "a number of tokens, 2 or more", length)
@@ -147,27 +147,27 @@ def chunks(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, length: int
 def e5(folder: str | Path | None = None, names: Sequence[str] = tuple(E5_DATASETS)) -> dict[str, Dataset]:
     """The public portion of E5's training data, as replicated for Echo and used by LLM2Vec; about 1.5 M rows in all.
 
-    The files are read once into Arrow tables in the cache, which stay on disk. Two instructions of one data set take
-    turns by row, the first of the table on even rows, counted from 0.
+    The files are read once into Arrow tables in the cache, which stay on disk. If a data set has two instructions, they
+    alternate by row, the first of the table on even rows, counted from 0.
 
     Args:
-        folder: Folder with ``<name>.jsonl``; without it, ``echo-data`` below ``WORKBOOK_DATA``, else the Hub.
+        folder: Folder with ``<name>.jsonl``; None for ``echo-data`` below ``WORKBOOK_DATA``, else the Hub.
         names: Some of :data:`E5_DATASETS`.
 
     Returns:
-        By name, data sets with the string columns query, positive, negative (a hard one), query_instruction and
-        document_instruction (empty where documents get none).
+        Data sets by name, with the string columns query, positive, negative (a hard one), query_instruction and
+        document_instruction (empty if documents get none).
 
     Raises:
         UnknownNameError: No data set of that name.
-        MissingDataError: A file is nowhere.
-        DamagedFileError: A line that is no JSON object, a field missing, empty or no string, undecodable bytes, or
-            fewer than the two rows that in-batch negatives need; the message names file, line and field.
+        MissingDataError: A file can't be found.
+        DamagedFileError: A line that is not a JSON object, a field that is missing, empty or not a string, undecodable
+            bytes, or fewer than the two rows that in-batch negatives need; the message names file, line and field.
 
     Source:
         LLM2Vec, appendix G.1 and table 8 (instructions). The sample ratios given there are applied in the files. The
         released code mixes both instructions of allnli, and of quora_duplicates, in a batch; here a stage that does not
-        blend makes a data set of each, so that a batch has one.
+        blend makes a data set for each, so that a batch has one.
     """
     for name in names:
         if name not in E5_DATASETS:
@@ -186,7 +186,7 @@ def e5(folder: str | Path | None = None, names: Sequence[str] = tuple(E5_DATASET
 
 
 def _instructed(path: Path, prompts: tuple[tuple[str, str], ...]) -> Iterator[dict[str, str]]:
-    """The rows of a file with the instructions of queries and of documents, which take turns."""
+    """The rows of a file with alternating instructions of queries and documents."""
     for number, row in enumerate(rows_of(path, _FIELDS, least=2)):
         query, document = prompts[number % len(prompts)]
         yield {**row, "query_instruction": query, "document_instruction": document}
@@ -195,20 +195,20 @@ def _instructed(path: Path, prompts: tuple[tuple[str, str], ...]) -> Iterator[di
 def conll(task: str, split: str = "train", *, name: str = "conll2003", path: str | Path | None = None) -> pd.DataFrame:
     """Sentences as words with tags, from the column files of the CoNLL shared tasks; ``.gz`` is read as it is.
 
-    A line is a word and its tags between spaces, a blank line ends a sentence. ``-DOCSTART-`` lines are left out.
+    A line is a word and its tags, separated by spaces; a blank line ends a sentence. ``-DOCSTART-`` lines are left out.
 
     Args:
         task: ``pos``, ``chunk`` or, in conll2003, ``ner``.
         split: ``train``, ``test`` or, in conll2003, ``validation``.
-        name: ``conll2000`` or ``conll2003``; it says what the columns are.
-        path: The file, or its folder; without it, as the module says.
+        name: ``conll2000`` or ``conll2003``, which decides the columns.
+        path: The file, or its folder; for None see the module.
 
     Returns:
-        One row a sentence: words and tags, lists of strings, equally long and not empty.
+        One row per sentence: words and tags, lists of strings, equally long and not empty.
 
     Raises:
         UnknownNameError: No such task, split or name.
-        MissingDataError: The file is nowhere.
+        MissingDataError: The file can't be found.
         DamagedFileError: Another number of columns, undecodable bytes, or no sentence; the message names the line.
 
     Source:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _TABLE, _BATCH = "rows.arrow", 1000
 _FIELD_LIMIT = threading.Lock()
-"""Held while csv's limit is another: there is one for the whole process."""
+"""Held while csv's limit is changed: there is one for the whole process."""
 
 GET_AGAIN = "Mend the file or download it again."
 
@@ -37,13 +37,13 @@ def located(
 
     Args:
         what: Name of the data set, for the message.
-        patterns: Globs below a folder of data, the first that matches counts; the last part alone may match too.
-        path: A file, or a folder to look into; nowhere else is looked then.
-        repository: Data set repository on the Hub, for what it has there.
+        patterns: Globs below a folder of data; the first that matches counts. The last part alone may match too.
+        path: A file, or a folder, which is then the only place of search.
+        repository: Data set repository on the Hub, or None.
 
     Raises:
         MissingDataError: Nothing found; the message says what was looked for, where, and the ways out.
-        DamagedFileError: Of files numbered ``-00000-of-00002`` one is missing.
+        DamagedFileError: One of several files numbered like ``-00000-of-00002`` is missing.
     """
     names = " or ".join(patterns)
     if path is not None:
@@ -75,7 +75,7 @@ def located(
 
 
 def _within(folder: Path, patterns: Sequence[str]) -> list[Path]:
-    """The files of the first pattern that matches, whole."""
+    """All files of the first pattern that matches."""
     for pattern in (*patterns, *(pattern.rpartition("/")[2] for pattern in patterns)):
         found = sorted(file for file in folder.glob(pattern) if file.is_file())
         total = re.search(r"-of-(\d+)\.", found[0].name) if found else None
@@ -89,21 +89,21 @@ def _within(folder: Path, patterns: Sequence[str]) -> list[Path]:
 
 
 def _snapshot(repository: str, patterns: Sequence[str]) -> tuple[Path | None, str]:
-    """The local folder of a repository's files that match, or None; and why there might be none."""
+    """The local folder of a repository's matching files, or None; and the reason if there is none."""
     from huggingface_hub import snapshot_download
 
     wanted = [*patterns, *(pattern.rpartition("/")[2] for pattern in patterns)]
     try:
         return Path(snapshot_download(repository, repo_type="dataset", allow_patterns=wanted)), "no such file there"
-    except Exception as error:  # the Hub, its cache, the network and the disk each fail in their own way
+    except Exception as error:  # the Hub, its cache, the network and the disk each raise their own errors
         return None, str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a text file in UTF-8, gzip or plain, numbered from 1, without their ends.
+    """The lines of a text file in UTF-8, gzip or plain, numbered from 1, without line ends.
 
     Raises:
-        DamagedFileError: Undecodable bytes (the message names the line), or a gzip file that is cut.
+        DamagedFileError: Undecodable bytes (the message names the line), or a truncated gzip file.
     """
     number = 0
     try:
@@ -130,7 +130,7 @@ def parquet_texts(path: Path) -> list[str]:
     """The column ``text`` of a parquet file, stripped, without blank ones.
 
     Raises:
-        DamagedFileError: No parquet file, no such column, or no text at all.
+        DamagedFileError: Not a parquet file, no such column, or no text at all.
     """
     import pandas as pd
 
@@ -154,11 +154,11 @@ def records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of a file of JSON lines, or the rows of a ``.csv`` table as strings; blank lines are left out.
 
     Yields:
-        The number of a line, from 1 (of a row of several lines the last), and the values by field.
+        The number of the line, from 1 (the last one of a row of several lines), and the values by field.
 
     Raises:
-        DamagedFileError: A line that is no JSON object, a row that is not as long as the header, or a name of two
-            fields.
+        DamagedFileError: A line that is not a JSON object, a row that is not as long as the header, or two fields of
+            one name.
     """
     if path.suffix.lower() == ".csv":
         yield from _csv_records(path)
@@ -176,7 +176,7 @@ def records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _once(fields: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of these fields: of two with one name JSON would keep the last, without a word."""
+    """The object of these fields; two of one name are an error, where JSON would silently keep the last."""
     row = dict(fields)
     if len(row) < len(fields):
         raise ValueError(f"several fields named {_repeated(name for name, _ in fields)}")
@@ -226,12 +226,12 @@ def rows_of(
 
     Args:
         path: The file.
-        fields: Names of the fields, each a string that is not blank.
-        optional: Names of fields that a row may have, strings; stripped, and empty where there is none.
-        least: Fewest rows that make sense.
+        fields: Names of the fields; values are strings that are not blank.
+        optional: Names of fields that a row may have; values are strings, stripped, and empty if absent.
+        least: Smallest number of rows.
 
     Raises:
-        DamagedFileError: A line or a field that is not as described, or fewer rows.
+        DamagedFileError: A line or a field that is not as described, or too few rows.
     """
     count = 0
     for number, row in records(path):
@@ -257,12 +257,12 @@ def arrow(path: Path, rows: Callable[..., Iterator[dict[str, str]]], **options: 
 
     Args:
         path: The file.
-        rows: A function of a module that reads it: called with ``path`` and the options, it gives rows of strings.
+        rows: A function of a module that reads it: of ``path`` and the options, it returns rows of strings.
         **options: Values that JSON takes.
 
     Raises:
-        DamagedFileError: What ``rows`` raises, or a table in the cache that is not the one that was written.
-        OutputError: The cache can't be written; one that holds the table need not be.
+        DamagedFileError: As ``rows``, or a table in the cache that is not the one that was written.
+        OutputError: The table is not in the cache, which can't be written.
     """
     from datasets import Dataset
 
@@ -277,7 +277,7 @@ def arrow(path: Path, rows: Callable[..., Iterator[dict[str, str]]], **options: 
 
 
 def _write_table(path: Path, rows: Iterator[dict[str, str]]) -> None:
-    """Rows of strings as Arrow's stream; no more of them in memory than a batch."""
+    """Write rows of strings as an Arrow stream, with one batch in memory at a time."""
     import pyarrow as pa
 
     batch = list(islice(rows, _BATCH))

@@ -1,8 +1,8 @@
-"""The ``roles`` corpus: what the names in a line of source code are, for probing words offline.
+"""The ``roles`` corpus: the roles of names in a line of source code, for probing words offline.
 
-A snippet is one line of the packages that the workbook pins, as a row of words. Each name in it has a role that the
-syntax tree of the whole file tells: function, parameter, module and so on. Like tagging parts of speech, it asks a
-model to read a word by what stands around it, before and after, and the labels cost nothing.
+A snippet is one line of the packages that the workbook pins, as a row of words. Each name in it has a role from the
+syntax tree of the whole file: function, parameter, module and so on. As in tagging parts of speech, a model has to read
+a word by its context on both sides, and the labels cost nothing.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ ROLES = (
 """The tags: ``keyword`` is the name of an argument in a call, ``imported`` a name taken from a module."""
 
 NO_ROLE = ""
-"""The tag of words that are no names, and of ``self`` and ``cls``: they are context, not to be scored."""
+"""The tag of words that are not names, and of ``self`` and ``cls``: they are context and not scored."""
 
 SIZES = {"train": 2000, "test": 500}
-"""Snippets of each split; a file is on one side only."""
+"""Number of snippets of each split; a file is in one split only."""
 
 FINGERPRINT = "9b6e97dca312a479997da9ef229e9de4aec4bd92f2e6ab6389aefccda326c970"
-"""Fingerprint of the corpus that the versions in constraints.txt give."""
+"""Fingerprint of the corpus from the versions in constraints.txt."""
 
-_RULES = 1  # raise it whenever the rules change, so that no older file is taken for the new corpus
+_RULES = 1  # raise it whenever the rules change, so that no older file passes for the new corpus
 _COLUMNS = ["words", "tags", "package", "module", "line", "split"]
 _WORD = re.compile(r"\w+|[^\w\s]")
 _QUOTES = re.compile(r"[\"'#\\]")  # strings and comments are prose, and Python versions differ in where f-strings lie
@@ -59,10 +59,10 @@ class Roles:
     """The corpus.
 
     Attributes:
-        snippets: One row a snippet: words and tags (lists of strings, equally long), package, module, line (number in
-            the file), split (train or test).
-        fingerprint: sha256 over the content of the snippets; it names the corpus in recorded runs.
-        versions: Version of every distribution read.
+        snippets: One row per snippet: words and tags (lists of strings, equally long), package, module, line (number
+            in the file), split (train or test).
+        fingerprint: sha256 over the content of the snippets; it identifies the corpus in recorded runs.
+        versions: Version of every distribution that was read.
     """
 
     snippets: pd.DataFrame
@@ -84,25 +84,28 @@ def load_roles(path: str | Path | None = None) -> Roles:
     """The roles corpus: from a file, else from the cache, else built from the installed packages (seconds, once).
 
     Args:
-        path: A corpus file made on any machine; without it, ``roles.jsonl`` in the folder that ``WORKBOOK_DATA`` names
-            is read if it is there.
+        path: A corpus file made on any machine; None for ``roles.jsonl`` in the folder named by ``WORKBOOK_DATA``, if
+            it is there.
 
     Raises:
         MissingDataError: The file is absent, or a package that the corpus is made of is not installed.
-        DamagedFileError: A file that was carried here does not match its own checksum.
+        DamagedFileError: A file from elsewhere does not match its own checksum.
         OutputError: The cache can't be written.
     """
     return Roles(*load_table("roles", path, build=build, rules=_RULES, pinned=FINGERPRINT))
 
 
 def build(distributions: Iterable[str]) -> pd.DataFrame:
-    """Snippets of the installed distributions, chosen and put in order by hash, no two with the same words.
+    """Snippets of the installed distributions, chosen and ordered by hash, no two with the same words.
 
     Args:
         distributions: Names of installed distributions.
 
     Returns:
-        At most as many rows a split as ``SIZES`` says; columns words, tags, package, module, line, split.
+        At most ``SIZES`` rows per split; columns words, tags, package, module, line, split.
+
+    Raises:
+        MissingDataError: A distribution was installed without a list of its files.
     """
     rows = []
     with no_garbage_collection():
@@ -155,7 +158,7 @@ _SCOPES = (*_FUNCTIONS, *_COMPREHENSIONS, ast.ClassDef)
 
 
 class _Names(ast.NodeVisitor):
-    """Walks a file and keeps the role of each name by its place, and the lines that a statement fills.
+    """Walks a file, and keeps the role of each name by its place and the lines that a statement fills.
 
     Attributes:
         roles: Role by line (from 1), column (in bytes, from 0) and name.
@@ -210,7 +213,7 @@ class _Names(ast.NodeVisitor):
             self.roles.setdefault((line, column, name), role)  # a called attribute is met as a call first
 
     def _lookup(self, name: str) -> str:
-        """The role of a name where the walk stands: innermost scope first; functions don't see a class around them."""
+        """The role of a name at this point of the walk: innermost scope first; functions don't see a class around."""
         for depth, (node, bound) in enumerate(reversed(self._scopes)):
             if name in bound and (depth == 0 or not isinstance(node, ast.ClassDef)):
                 return bound[name]
@@ -218,14 +221,14 @@ class _Names(ast.NodeVisitor):
 
 
 def _inside(scope: ast.AST) -> list[ast.AST]:
-    """What is evaluated in a scope; decorators, defaults, annotations and bases belong to the one around it."""
+    """The nodes evaluated in a scope; decorators, defaults, annotations and bases belong to the one around it."""
     if isinstance(scope, ast.Lambda):
         return [scope.body]
     return list(ast.iter_child_nodes(scope)) if isinstance(scope, _COMPREHENSIONS) else scope.body
 
 
 def _bindings(scope: ast.AST) -> dict[str, str]:
-    """The names that a scope binds by itself, and the role of each there; the first binding counts."""
+    """The names that a scope binds itself, and the role of each; the first binding counts."""
     bound: dict[str, str] = {}
     if isinstance(scope, _FUNCTIONS):
         bound = {node.arg: "parameter" for node in ast.walk(scope.args) if isinstance(node, ast.arg)}
@@ -250,7 +253,7 @@ def _bindings(scope: ast.AST) -> dict[str, str]:
 
 
 def _own(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Nodes in the order of the source, without what lies in the scopes that begin among them."""
+    """Nodes in the order of the source, without those inside scopes that begin among them."""
     for node in nodes:
         yield node
         if not isinstance(node, _SCOPES):

@@ -1,4 +1,4 @@
-"""How a CSV under ``data/`` is read: strictly."""
+"""Strict reading of CSV files under ``data/``."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from ..errors import DamagedFileError
 from ..files import data_path
 
 MEND = "Restore the file from the project's repository."
-"""The way out of a damaged file under ``data/``."""
+"""The hint for a damaged file under ``data/``."""
 
 
 def read(*parts: str, columns: Iterable[str], choices: Mapping[str, Iterable[str]] | None = None) -> pd.DataFrame:
-    """A CSV under ``data/`` as strings, refused unless it has these columns, no blank, no id twice, known choices.
+    """A CSV under ``data/`` as strings, refused unless it has these columns, no blanks, unique ids and known values.
 
     Args:
         *parts: Folder and file below ``data/``.
         columns: The columns that the file must have, in their order.
-        choices: By column, the values there may be.
+        choices: The allowed values by column.
 
     Raises:
         MissingDataError: The file is absent; the message names its path.
-        DamagedFileError: The file is not as asked for; the message says what is wrong.
+        DamagedFileError: The file is not as required; the message says what is wrong.
     """
     columns = list(columns)
     path = data_path(*parts)

@@ -1,1 +1,1 @@
-"""Training data: where they come from, how they are made, and the rows that a stage reads."""
+"""Training data: their sources, how they are made, and the rows that a stage reads."""

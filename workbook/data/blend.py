@@ -13,7 +13,7 @@ from ..errors import MissingDataError
 from .curation import from_classes
 
 NEGATIVES = 7
-"""Hard negatives a row. Source: NV-Embed, table 11."""
+"""Hard negatives per row. Source: NV-Embed, table 11."""
 
 _RETRIEVAL = 256  # rows of it in a blend
 _EACH = 16  # texts of each package in a blend
@@ -29,16 +29,17 @@ def docs_mined() -> dict[str, Dataset]:
 
 
 def docs_blend(documents: str = "examples") -> dict[str, Dataset]:
-    """Retrieval, clusters and classes: what the second stage of NV-Embed blends, in small.
+    """Retrieval, clusters and classes: a small version of the blend of NV-Embed's second stage.
 
-    Retrieval is a part of :func:`docs_mined`; clusters are the larger packages, their texts summary lines; classes are
-    the polarities of the reviews' train split, with the label as document. There are no graded pairs to train on
-    offline.
+    Retrieval is a part of :func:`docs_mined`. Clusters are the larger packages, with their summary lines as texts.
+    Classes are the polarities of the reviews' train split, with the label as document. There are no graded pairs to
+    train on offline.
 
     Args:
-        documents: What stands for a cluster: ``examples`` or ``labels``. Only examples take the query's instruction.
+        documents: What represents a cluster: ``examples`` or ``labels``. Only examples get the query's instruction.
 
     Raises:
+        UnknownNameError: Neither examples nor labels.
         MissingDataError: As :func:`docs_mined`.
 
     Source: NV-Embed, sections 4.2 and 5.2.4.
@@ -74,7 +75,7 @@ def _mined() -> pd.DataFrame:
 
 
 def _dataset(rows: pd.DataFrame, task: str, *, symmetric: bool = False) -> Dataset:
-    """The rows with the instruction of an offline task: of the query, and in a symmetric task of the documents too."""
+    """The rows with the instruction of an offline task on the query, and in a symmetric task on the documents too."""
     said = instruction_of(task)
     told = rows.assign(query_instruction=said, document_instruction=said if symmetric else "")
     return Dataset.from_pandas(told, preserve_index=False)

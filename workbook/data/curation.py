@@ -1,4 +1,4 @@
-"""Data curation: from pairs, classes and graded pairs to queries with a positive and hard negatives."""
+"""Data curation: queries with a positive and hard negatives, from pairs, classes and graded pairs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 DOCUMENTS = ("examples", "labels")
-"""What stands for a class as a document: another of its examples, or its label."""
+"""Representations of a class as a document: another of its examples, or its label."""
 
-_WINDOW = 1000  # nearest documents that are looked at
+_WINDOW = 1000  # nearest documents that are candidates
 _SHOWN = 3  # names that a warning gives
 
 
@@ -37,23 +37,23 @@ def mine(
     batch_size: int = 32,
     progress: bool | None = None,
 ) -> pd.DataFrame:
-    """Positive-aware hard-negative mining: the documents that a teacher finds nearest to a query, but for false ones.
+    """Pairs with hard negatives: documents that a teacher ranks high, without likely positives (positive-aware mining).
 
     A document that the teacher scores above ``margin`` times the positive's score is left out, since it may well answer
     the query too. So are the query's own text and all its positives, whatever they score. For a query with several
-    positives the least of their scores counts; below a negative one the margin is a share of its absolute value. The
-    thousand nearest documents are looked at.
+    positives the lowest of their scores counts; below a negative score the margin is a share of its absolute value.
+    Only the thousand nearest documents are candidates.
 
     Args:
         pairs: Columns query and positive (strings); a query may have several rows.
         teacher: Any sentence-transformers model: ``workbook.backbones.load_encoder()`` offline, e5-mistral in the
             paper.
-        negatives: Hard negatives a row.
-        margin: Of the positive's score, more than 0 and at most 1.
+        negatives: Hard negatives per row.
+        margin: Share of the positive's score, more than 0 and at most 1.
         corpus: Documents to mine besides all positives.
-        instruction: Of the queries, as the teacher's prompt.
+        instruction: Instruction of the queries, as the teacher's prompt.
         batch_size: Texts that the teacher reads at once.
-        progress: A bar; None shows it in a terminal.
+        progress: Whether to show a bar; None for in a terminal.
 
     Returns:
         Columns query, positive, negative_1, ..., the hardest first. Rows of queries with fewer candidates below the
@@ -99,7 +99,7 @@ def mine(
 
 @contextmanager
 def _bars(shown: bool, teacher: SentenceTransformer) -> Iterator[None]:
-    """Leave out the bars of mining unless they are wanted: the library has no option for it."""
+    """Hide the bars of mining unless they are wanted: the library has no option for it."""
     from sentence_transformers.util import hard_negatives
 
     encode = teacher.encode
@@ -124,20 +124,20 @@ def from_classes(
 ) -> pd.DataFrame:
     """Classes or clusters as contrastive examples.
 
-    Every text is a query. Example-based, its positive is another text of its class, and the negatives are texts of
-    other classes, all drawn at random, so that a negative may come twice. Label-based, they are the labels themselves;
-    of k classes there are k - 1 negatives at most.
+    Every text is a query. With ``examples``, its positive is another text of its class, and the negatives are texts of
+    other classes, all drawn at random, so that a negative may come twice. With ``labels``, they are the labels
+    themselves; with k classes there are at most k - 1 negatives.
 
     Args:
         texts: Strings.
-        labels: The class of each; what is no string is written as one.
+        labels: The class of each; values that are not strings are converted.
         documents: One of :data:`DOCUMENTS`.
-        negatives: Hard negatives a row.
-        seed: Of the draws.
+        negatives: Hard negatives per row.
+        seed: Of the random draws.
 
     Returns:
-        Columns query, positive, negative_1, ..., in the order of the texts. Example-based, a text that is the only one
-        of its class has no positive and is left out, with a warning; it still serves as a negative.
+        Columns query, positive, negative_1, ..., in the order of the texts. With ``examples``, a text that is the only
+        one of its class has no positive and is left out, with a warning; it still serves as a negative.
 
     Raises:
         UnknownNameError: Neither examples nor labels.
@@ -173,15 +173,15 @@ def from_classes(
 
 
 def from_graded(pairs: pd.DataFrame, threshold: float = 4.0) -> pd.DataFrame:
-    """Pairs of like meaning, both ways: each text of a pair graded ``threshold`` or more is once the query.
+    """Pairs of similar meaning, both ways: each text of a pair graded ``threshold`` or more is once the query.
 
     Args:
         pairs: Columns sentence1, sentence2 (strings) and score.
-        threshold: Least score, on the grades' own scale of 0 to 5.
+        threshold: Lowest score, on the grades' own scale of 0 to 5.
 
     Returns:
         Columns query and positive, without pairs of equal texts; :func:`mine` finds negatives among them, and among
-        texts of lower grades where they are given as its corpus.
+        texts of lower grades if they are given as its corpus.
 
     Raises:
         InvalidValueError: No pair is graded that high.

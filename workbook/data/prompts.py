@@ -1,7 +1,7 @@
-"""The prompts that synthetic training data are written with, and what their answers must be.
+"""The prompts for writing synthetic training data, and the form of their answers.
 
-They are data of the method: keys, placeholders and their values are the paper's to the letter, and everything that it
-asks for is asked for, but the sentences are ours.
+They are data of the method: keys, placeholders and their values are exactly the paper's, and everything that it asks
+for is asked for, but the sentences are ours.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Text = Annotated[str, StringConstraints(strict=True, strip_whitespace=True, min_
 
 
 class Example(BaseModel):
-    """What an answer of step two must be: these keys and no other, with strings that say something, each its own."""
+    """The form of an answer of step two: these keys and no other, with strings that are not blank and all different."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -52,8 +52,8 @@ class Prompts:
     Attributes:
         brainstorm: Asks for a JSON list of tasks.
         example: Asks for a JSON object; ``{task}`` and the placeholders are to be filled in.
-        placeholders: The values of each, of which one is drawn for every example.
-        output: The model of that object.
+        placeholders: The values of each placeholder, of which one is drawn for every example.
+        output: The pydantic model of that object.
     """
 
     brainstorm: str
@@ -138,12 +138,12 @@ What to keep to:
         output=ClassificationExample,
     ),
 }
-"""By kind: ``short-long`` matches queries with documents (retrieval), ``long-short`` texts with labels.
+"""Prompts by kind: ``short-long`` matches queries with documents (retrieval), ``long-short`` texts with labels.
 
 Source: NV-Embed, section 4.3, tables 15 and 16, after E5-mistral (Wang et al. 2023b).
 """
 
 
 def plain(text: str) -> str:
-    """The text without regard to upper and lower case and to spaces."""
+    """The text in lower case and without differences in spaces."""
     return " ".join(text.casefold().split())

@@ -1,8 +1,8 @@
-"""What one training stage reads: a source by name or a user's file, as data sets with their instructions.
+"""The data of a training stage: a source by name or a user's file, as data sets with their instructions.
 
-Rows that teach nothing are dropped, with a warning: repeated ones, and those whose query or whose hard negative is the
-positive itself. The rest is in the order of the sha256 of the rows, which is as good as random and the same on every
-machine, so that a smaller stage reads a part of what a larger one reads.
+Useless rows are dropped, with a warning: repeated ones, and those whose query or hard negative is the positive itself.
+The others are in the order of the sha256 of the rows, which is as good as random and the same on every machine, so that
+a smaller stage reads a part of what a larger one reads.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class TrainingData:
     """The data of one training stage.
 
     Attributes:
-        datasets: By name; a batch comes from one of them, since all its rows share their instructions. The columns are
-            in the order that the loss takes: ``chunk`` (lists of token ids, all of one length); or ``text``; or
+        datasets: Data sets by name; a batch comes from one of them, since all its rows share their instructions. The
+            columns are in the order of the loss: ``chunk`` (lists of token ids, all of one length); or ``text``; or
             ``query``, ``positive`` and hard negatives (strings; in a blend each with its instruction).
-        prompts: By data set, by column: the bare instruction. A column without one is left out.
+        prompts: The bare instruction by data set and column. A column without one is left out.
         fingerprint: Hex sha256 over names, columns, prompts and rows in their order; the same content has the same
-            fingerprint in every process and on every machine, wherever its file lies.
+            fingerprint in every process and on every machine, wherever its file is.
     """
 
     datasets: dict[str, Dataset]
@@ -53,7 +53,7 @@ class TrainingData:
     fingerprint: str
 
     def examples(self) -> Iterator[tuple[str, str | None]]:
-        """The first text of each data set, column and instruction, with the instruction, or None without one."""
+        """The first text of each data set, column and instruction, with the instruction or None."""
         for name, dataset in self.datasets.items():
             for column in dataset.column_names:
                 if not isinstance(dataset[0][column], dict):
@@ -77,33 +77,33 @@ def load(
 ) -> TrainingData:
     """The data of a training stage, from a source by name or from a file.
 
-    A file of texts is ``.txt``, one a line, or ``.jsonl`` or ``.csv`` with the field ``text``. A file of pairs is
+    A file of texts is ``.txt``, one per line, or ``.jsonl`` or ``.csv`` with the field ``text``. A file of pairs is
     ``.jsonl`` or ``.csv`` with the fields ``query`` and ``positive``; hard negatives are ``negative``, ``negative_1``,
-    ..., in every row or in none; ``instruction`` (of the query) and ``document_instruction`` may be left out or blank.
-    For a symmetric task the instruction goes into both. Rows with different instructions become different data sets.
-    An objective that has no use for hard negatives leaves them out.
+    ..., in every row or in none; ``instruction`` (of the query) and ``document_instruction`` may be absent or blank.
+    For a symmetric task give the instruction in both. Rows with different instructions become different data sets.
+    Hard negatives are left out for an objective that does not use them.
 
-    A data set that is left with a single row is left out with a warning, except in a blend: its batches would have no
+    A data set with a single remaining row is left out with a warning, except in a blend: its batches would have no
     negatives. Warnings number the rows of a file from 1, without blank lines and the header.
 
     Args:
         source: One of :data:`SOURCES`, or a path.
-        objective: A name from :data:`workbook.objectives.OBJECTIVES`; it says what it reads.
-        tokenizer: Makes chunks.
+        objective: A name from :data:`workbook.objectives.OBJECTIVES`, which decides the kind of data.
+        tokenizer: The tokenizer, for chunks.
         max_length: Tokens of a chunk; longer texts and pairs are cut by the model.
-        instructions: Whether to give prompts; the data sets are the same without.
-        limit: Most rows in all. Each data set gets about its share, and is left out when that is a single row, except
-            in a blend.
-        negatives: Most hard negatives of a row, the first of those that it has; all of them if not given.
+        instructions: Whether to return prompts; the data sets are the same without.
+        limit: Largest number of rows in all. Each data set gets about its share, and is left out if that is a single
+            row, except in a blend.
+        negatives: Largest number of hard negatives per row, the first of those that it has; None for all.
         blend: Make one data set of all pairs, named ``blend``, whose values are {instruction, text}: a batch then mixes
             tasks. Rows with fewer hard negatives than others repeat theirs.
 
     Raises:
         UnknownNameError: No such source, objective or kind of file.
-        MissingDataError: No such file, or the public data are nowhere.
-        InvalidValueError: A source that has not what the objective reads, too little text for a chunk, too few rows
-            that differ, a text of more than ``workbook.texts.LONGEST`` characters, an impossible limit, hard negatives
-            that nothing reads, or a blend of rows with and without them.
+        MissingDataError: No such file, or the public data can't be found.
+        InvalidValueError: A source without the kind of data that the objective reads, too little text for a chunk, too
+            few distinct rows, a text of more than ``workbook.texts.LONGEST`` characters, an impossible limit, hard
+            negatives that nothing reads, or a blend of rows with and without them.
         DamagedFileError: A file with a missing, blank or non-string field, or without rows; the message names file,
             line and field.
 
@@ -126,7 +126,7 @@ def load(
         parts = [_part(name, Dataset.from_dict({"text": found}))]
     else:
         parts = [part for name, pairs in found.items() for part in _by_instructions(name, _narrowed(pairs, negatives))]
-    alone = kind.reads == "chunks" or blend  # a row that needs no other of its data set
+    alone = kind.reads == "chunks" or blend  # a single row is enough
     parts = _large_enough(_limited(parts, limit), 1 if alone else 2, source, limit)
     if blend:
         parts = [_blended(parts, instructions, source)]
@@ -180,7 +180,7 @@ def _by_instructions(name: str, pairs: Dataset) -> Iterator[_Part]:
 
 
 def _part(name: str, dataset: Dataset, prompts: dict[str, str] | None = None, rows: np.ndarray | None = None) -> _Part:
-    """A data set without the rows that teach nothing, which a warning counts and names by their places in the file."""
+    """A data set without useless rows, which a warning counts and names by their places in the file."""
     rows = np.arange(len(dataset)) if rows is None else rows
     digests, own, false = [], [], []
     first_column = dataset.column_names[0]
@@ -246,7 +246,7 @@ def _blended(parts: list[_Part], instructions: bool, source: str | os.PathLike) 
 
 
 def _large_enough(parts: list[_Part], least: int, source: str | os.PathLike, limit: int | None) -> list[_Part]:
-    """The data sets of which a batch can be made."""
+    """The data sets that are large enough for a batch."""
     large = [part for part in parts if len(part.dataset) >= least]
     if not large:
         raise InvalidValueError(

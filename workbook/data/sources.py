@@ -1,4 +1,4 @@
-"""Where training data come from: sources by name, and a user's own files."""
+"""Sources of training data: by name, and a user's own files."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from ..errors import DamagedFileError, InvalidValueError, MissingDataError, Unkn
 from .blend import docs_blend, docs_mined
 
 INSTRUCTIONS = ("query_instruction", "document_instruction")
-"""Columns of pairs that hold the instructions, empty where there are none."""
+"""Columns of pairs that hold the instructions, or empty strings."""
 
 ENDINGS = (".jsonl", ".csv", ".txt")
-"""How the name of a user's file may end."""
+"""Endings of a user's file."""
 
 _NEGATIVE = re.compile(r"negative(?:_(\d+))?")
 _WORDS = (5, 60)  # of a sentence of the docs corpus
@@ -40,7 +40,7 @@ def read(source: str | os.PathLike, kind: str) -> tuple[str, list[str] | dict[st
         kind: ``pairs``, ``texts``, or ``chunks`` for texts that are cut into chunks afterwards.
 
     Returns:
-        The name of the source or the stem of the file; and texts, or by name data sets of pairs with the columns
+        The name of the source or the stem of the file; and texts, or data sets of pairs by name, with the columns
         query, positive, hard negatives and :data:`INSTRUCTIONS`.
 
     Raises:
@@ -71,7 +71,7 @@ def _docs_texts() -> list[str]:
 
 
 def _docs_sentences() -> list[str]:
-    """Sentences and queries of the train split, each once, but none that the other splits say word for word."""
+    """Sentences and queries of the train split, each once, but none that other splits hold word for word."""
     docs = load_docs()
     others = docs.pairs[docs.pairs["split"] != "train"]
     held_out = {run for text in (*others["query"], *others["document"]) for run in _runs(text)}
@@ -80,7 +80,7 @@ def _docs_sentences() -> list[str]:
 
 
 def _runs(text: str) -> set[tuple[str, ...]]:
-    """Every five words in a row, the fewest of a sentence."""
+    """All runs of five words, the length of the shortest sentences."""
     words = re.findall(r"\w+", text.casefold())
     return set(zip(*(words[start:] for start in range(_WORDS[0])), strict=False))
 
@@ -91,7 +91,7 @@ def _sentences(pairs: pd.DataFrame) -> Iterator[str]:
 
 
 def _docs_pairs() -> dict[str, Dataset]:
-    """Summary lines with their descriptions, and for the former the instruction of the offline retrieval task."""
+    """Summary lines with their descriptions, the former with the instruction of the offline retrieval task."""
     train = load_docs().split("train")
     said = {INSTRUCTIONS[0]: [instruction_of("DocsRetrieval")] * len(train), INSTRUCTIONS[1]: [""] * len(train)}
     return {"docs": Dataset.from_dict({"query": list(train["query"]), "positive": list(train["document"]), **said})}
@@ -106,7 +106,7 @@ SOURCES: dict[str, dict[str, Callable[[], Any]]] = {
     "wiki1m": {"chunks": wiki1m, "texts": wiki1m},
     "e5": {"pairs": e5},
 }
-"""Sources by name, and what reads each kind of data from them."""
+"""Sources by name, with a reader for each kind of data that they have."""
 
 
 def _texts(path: Path) -> list[str]:

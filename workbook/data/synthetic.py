@@ -1,7 +1,7 @@
 """Synthetic training data: a chat model thinks up tasks, then writes examples of them.
 
-Any function from a prompt to an answer is a chat model: :func:`chat_model`, or a call of some service. What it answers
-is used only when it is the JSON that was asked for.
+A chat model is any function of a prompt that returns an answer: :func:`chat_model`, or a call of some service. An
+answer is used only if it is the JSON that was asked for.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _COPIED = 3  # words from which on a text of the prompt that comes back is a cop
 
 
 class Examples(NamedTuple):
-    """What came of step two.
+    """The result of step two.
 
     Attributes:
-        rows: Columns query, positive, negative_1, for short-long tasks negative_2, and instruction, the task: written
-            as ``.jsonl``, one file a kind, they are training data. Empty when no answer was usable.
-        attempts: A row for each call: kind, task, attempt (from 1), ok, reason (why not, else blank) and the output.
+        rows: Columns query, positive, negative_1, for short-long tasks negative_2, and instruction (the task). Written
+            as ``.jsonl``, one file per kind, they are training data. Empty if no answer was usable.
+        attempts: One row per call: kind, task, attempt (from 1), ok, reason (blank if ok) and the output.
     """
 
     rows: pd.DataFrame
@@ -42,20 +42,20 @@ class Examples(NamedTuple):
 
 
 class _UnusableError(Exception):
-    """Why an answer is not used."""
+    """An answer that is not used, with the reason."""
 
 
 def tasks(chat: Chat, kind: str, *, attempts: int = 3) -> list[str]:
     """Step one: tasks that a chat model thinks up.
 
     Args:
-        chat: From a prompt to an answer.
+        chat: Function of a prompt that returns an answer.
         kind: One of :data:`PROMPTS`.
-        attempts: Most calls; the first answer that is usable ends them. Ask again for more tasks.
+        attempts: Largest number of calls; the first usable answer ends them. Call again for more tasks.
 
     Returns:
         The tasks in their order, each once, however many the model gave. Those that the prompt itself holds are left
-        out. Answers that are unusable before one that is are counted in a warning.
+        out. A warning counts the unusable answers before the usable one.
 
     Raises:
         UnknownNameError: No such kind.
@@ -85,25 +85,25 @@ def tasks(chat: Chat, kind: str, *, attempts: int = 3) -> list[str]:
 def examples(chat: Chat, kind: str, tasks: Sequence[str], *, seed: int = 0, attempts: int = 1) -> Examples:
     """Step two: an example of each task, written by a chat model.
 
-    An answer is used when it holds one JSON object and no other bracket, with exactly the keys asked for, each once,
-    and strings that are not blank, differ from each other (upper and lower case aside) and copy neither the prompt nor
-    an earlier example. Prose or a fence around the object does no harm. Whether it is true, and as long and as hard as
-    asked for, is not checked: a small model gets the form right before it gets the label right.
+    An answer is used if it holds one JSON object and no other bracket, with exactly the keys asked for, each once, and
+    strings that are not blank, differ from each other (upper and lower case aside) and copy neither the prompt nor an
+    earlier example. Prose or a fence around the object does no harm. It is not checked whether the answer is true, and
+    as long and as hard as asked for: a small model gets the form right before it gets the label right.
 
     Args:
-        chat: From a prompt to an answer.
+        chat: Function of a prompt that returns an answer.
         kind: One of :data:`PROMPTS`.
-        tasks: Sentences, of :func:`tasks` or one's own; one that is named twice gets two examples.
-        seed: Of the placeholders' values, drawn anew for each call.
-        attempts: Most calls for an example; the first usable answer ends them.
+        tasks: Sentences, from :func:`tasks` or your own; one that is named twice gets two examples.
+        seed: Of the placeholders' values, which are drawn again for each call.
+        attempts: Largest number of calls per example; the first usable answer ends them.
 
     Returns:
-        The examples in the order of the tasks, and how each call went. Failures raise nothing: a small model may well
-        give no usable example at all, and the attempts say so.
+        The examples in the order of the tasks, and the outcome of each call. Failures raise nothing: a small model may
+        well give no usable example at all, and the attempts show why.
 
     Raises:
         UnknownNameError: No such kind.
-        InvalidValueError: No task, or one that is blank or no string.
+        InvalidValueError: No task, or one that is blank or not a string.
 
     Source: NV-Embed, section 4.3, tables 15 and 16.
     """
@@ -146,19 +146,19 @@ def chat_model(
     temperature: float = 0.7,
     device: str | None = None,
 ) -> Chat:
-    """A chat function on a backbone that follows instructions: in its own chat template, one question at a time.
+    """A chat model on a backbone that follows instructions, in its own chat template, one question at a time.
 
     Args:
-        backbone: See ``workbook.backbones.resolve``. The paper took Mixtral-8x22B-Instruct; the default shows how the
-            steps work, and what little it writes is not worth training on.
+        backbone: See ``workbook.backbones.resolve``. The paper used Mixtral-8x22B-Instruct; the default shows how the
+            steps work, but the little that it writes is not worth training on.
         max_new_tokens: Longest answer in tokens; what does not fit is cut.
-        seed: Of sampling. The same questions in the same order get the same answers, and a question that is asked
-            again another one.
-        temperature: Of sampling; 0 takes the likeliest token always.
-        device: Where it runs; see ``workbook.backbones.load_decoder``.
+        seed: Of sampling. The same questions in the same order get the same answers; a question that is asked again
+            gets another one.
+        temperature: Of sampling; 0 always takes the likeliest token.
+        device: A torch device; see ``workbook.backbones.load_decoder``.
 
     Returns:
-        From a question to the answer's text.
+        Function of a question that returns the answer's text.
 
     Raises:
         InvalidValueError: An impossible number, or a backbone without a chat template.
@@ -235,7 +235,7 @@ def _read_example(output: str, prompts: Prompts, task: str) -> list[str]:
 
 
 def _only_json(output: str) -> Any:
-    """The one JSON value in an answer; with any other bracket beside it, which of them is meant would be a guess."""
+    """The one JSON value in an answer; with any other bracket beside it, it would not be clear which is meant."""
     start = re.search(r"[\[{]", output)
     if start is None:
         raise _UnusableError("no JSON")

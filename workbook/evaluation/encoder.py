@@ -1,4 +1,4 @@
-"""The bridge from mteb to a SentenceTransformer: instructions by task, every text embedded once."""
+"""The adapter from mteb to a SentenceTransformer: instructions by task, every text embedded once."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 class Encoder:
-    """A SentenceTransformer as mteb wants it.
+    """A SentenceTransformer with the interface that mteb expects.
 
-    Queries go through ``encode_query``, documents through ``encode_document`` and what is neither through ``encode``,
-    each with the bare instruction of the task as ``prompt`` where there is one: it takes a model that begins with a
-    ``workbook.modules.Decoder`` to lay it out. Vectors are kept, so a text that
-    several tasks share under one instruction is embedded once.
+    Queries go through ``encode_query``, documents through ``encode_document`` and other texts through ``encode``, each
+    with the bare instruction of the task, if any, as ``prompt``; only a model that begins with a
+    ``workbook.modules.Decoder`` can lay it out. Vectors are kept, so that a text that several tasks share under one
+    instruction is embedded once.
 
     Args:
         model: Any SentenceTransformer; with instructions, one that begins with a Decoder.
         instructions: Columns task, side (query, document or both), instruction; None for no instructions.
-        batch_size: Texts a batch.
+        batch_size: Texts per batch.
     """
 
     def __init__(self, model: SentenceTransformer, instructions: pd.DataFrame | None = None, batch_size: int = 32):
@@ -42,11 +42,11 @@ class Encoder:
         self._digest = hashlib.sha256()
 
     def instruction(self, task: str, prompt_type: PromptType | None) -> str | None:
-        """The instruction put before a text; texts that are neither query nor document take the query's.
+        """The instruction in front of a text, or None; texts that are neither query nor document get the query's.
 
         Args:
             task: Name of an mteb task.
-            prompt_type: Query, document or neither.
+            prompt_type: Query, document, or None for neither.
         """
         side = "document" if prompt_type == PromptType.document else "query"
         return self._instructions.get((task, side), self._instructions.get((task, "both")))
@@ -58,12 +58,12 @@ class Encoder:
 
         Args:
             inputs: Batches with their texts under ``text``.
-            task_metadata: Of the mteb task.
-            prompt_type: Query, document or neither.
-            **kwargs: Ignored: what mteb would pass on.
+            task_metadata: Metadata of the mteb task.
+            prompt_type: Query, document, or None for neither.
+            **kwargs: Ignored: mteb's options for the model.
 
         Raises:
-            InvalidValueError: Vectors that are not finite, by which nothing can be ranked, though it would get a score.
+            InvalidValueError: Vectors that are not finite, which can't be ranked, though mteb would score them.
         """
         texts = [text for batch in inputs for text in batch["text"]]
         role = prompt_type.value if prompt_type else None
@@ -84,12 +84,12 @@ class Encoder:
         return np.stack([vectors[text] for text in texts])
 
     def digest(self) -> str:
-        """Name of the texts asked for since the last call."""
+        """Digest of the texts embedded since the last call."""
         name, self._digest = self._digest.hexdigest()[:16], hashlib.sha256()
         return name
 
     def similarity(self, first: np.ndarray, second: np.ndarray) -> Any:
-        """The model's own similarity of all pairs: (first, second).
+        """The model's own similarity of all pairs, (texts, others).
 
         Args:
             first: float32 (texts, dim).
@@ -98,7 +98,7 @@ class Encoder:
         return self.model.similarity(first, second)
 
     def similarity_pairwise(self, first: np.ndarray, second: np.ndarray) -> Any:
-        """The model's own similarity of each pair: (pairs,).
+        """The model's own similarity of each pair, (pairs,).
 
         Args:
             first: float32 (pairs, dim).

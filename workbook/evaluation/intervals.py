@@ -1,7 +1,7 @@
-"""Half widths of 95 % intervals: of a mean, of a ratio of two sums, and of a score that was resampled.
+"""Half widths of 95 % intervals: of a mean, of a ratio of two sums, and of a resampled score.
 
-Few values that stand for themselves (seeds, texts, queries) take Student's t. Many items whose sums make a score take
-the normal distribution, by linearisation where the score is a ratio of sums, and by the bootstrap where it is not.
+The mean of a few values (seeds, texts, queries) takes Student's t. A score over many items takes the normal
+distribution, by linearisation if the score is a ratio of sums, otherwise by the bootstrap.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from scipy.stats import norm, t
 
 
 def of_mean(values: Sequence[float] | np.ndarray) -> float:
-    """Of the mean of values, by Student's t.
+    """Half width for the mean of values, by Student's t.
 
     Args:
-        values: One a seed, text or query.
+        values: One per seed, text or query.
 
     Returns:
-        Half the interval's width, in the values' unit; NaN for a single value, which can't tell.
+        Half the interval's width, in the values' unit; NaN for a single value.
     """
     numbers = np.asarray(values, dtype=float)
     count = len(numbers)
@@ -27,13 +27,13 @@ def of_mean(values: Sequence[float] | np.ndarray) -> float:
 
 
 def of_ratio(parts: np.ndarray, wholes: np.ndarray) -> float:
-    """Of sum(parts) / sum(wholes), as of a mean over the words of sentences, which stand or fall together.
+    """Half width for sum(parts) / sum(wholes), such as a mean over words that are drawn by whole sentences.
 
     The standard error is that of the linearised ratio, with the pairs of a part and its whole as the units.
 
     Args:
-        parts: (units,), such as the words of each sentence that are right.
-        wholes: (units,), such as the words of each sentence.
+        parts: (units,), such as the number of right words of each sentence.
+        wholes: (units,), such as the number of words of each sentence.
 
     Returns:
         Half the interval's width.
@@ -43,12 +43,12 @@ def of_ratio(parts: np.ndarray, wholes: np.ndarray) -> float:
 
 
 def of_errors(*errors: float) -> float:
-    """Of a sum of independent numbers with these standard errors, each known from many items."""
+    """Half width for a sum of independent numbers with these standard errors, each known from many items."""
     return float(norm.ppf(0.975) * np.linalg.norm(errors))
 
 
 def of_resampled(resampled: np.ndarray) -> float:
-    """Of a score, from what its resamples gave: the normal bootstrap interval, with Student's t for few resamples.
+    """Half width for a score, from its resamples: the normal bootstrap interval, with Student's t for few resamples.
 
     Args:
         resampled: (resamples,), NaN where a resample has no score.
@@ -60,6 +60,6 @@ def of_resampled(resampled: np.ndarray) -> float:
 
 
 def standard_error(resampled: np.ndarray) -> float:
-    """Standard deviation of the resampled scores, (resamples,), those that are undefined left out."""
+    """Standard deviation of the resampled scores, (resamples,), without those that are undefined."""
     defined = resampled[np.isfinite(resampled)]
     return float(defined.std(ddof=1)) if len(defined) > 1 else float("nan")

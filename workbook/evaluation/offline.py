@@ -1,7 +1,6 @@
 """Suite ``docs``: mteb tasks of every type, made of the docs corpus and the project's own texts, for any machine.
 
-What is sampled is sampled by hash: a smaller scale takes a part of what a larger one takes, on every machine and under
-every seed.
+Items are sampled by hash: a smaller scale takes a part of those of a larger one, on every machine and with every seed.
 """
 
 from __future__ import annotations
@@ -44,7 +43,14 @@ _UNSAID = (
 
 
 def metadata(name: str, kind: str, metric: str, description: str) -> TaskMetadata:
-    """Metadata of an English text task that lives on this machine; ``metric`` is its main score."""
+    """Metadata of an English text task whose data are on this machine.
+
+    Args:
+        name: Name of the task.
+        kind: Its mteb type, such as ``STS``.
+        metric: Its main score.
+        description: One sentence.
+    """
     return TaskMetadata(
         name=name,
         description=description,
@@ -60,7 +66,7 @@ def metadata(name: str, kind: str, metric: str, description: str) -> TaskMetadat
 
 
 class OfflineTask:
-    """What the tasks below share: their data are there from the start."""
+    """Base of the tasks below: their data are there from the start."""
 
     data_loaded = True
 
@@ -69,23 +75,23 @@ class OfflineTask:
         self.dataset = dataset
 
     def load_data(self, *args: object, **kwargs: object) -> None:
-        """Nothing to do."""
+        """Do nothing; see mteb's ``AbsTask.load_data``."""
 
 
 class DocsRetrieval(OfflineTask, AbsTaskRetrieval):
-    """Summary line -> its description among others."""
+    """Retrieval of a description by its summary line."""
 
     metadata = metadata("DocsRetrieval", "Retrieval", "ndcg_at_10", "Find the description of a docstring's summary.")
 
 
 class DocsReranking(OfflineTask, AbsTaskRetrieval):
-    """Summary line -> its description among those that share most words with it."""
+    """Reranking of a summary line's description among those that share most words with it."""
 
     metadata = metadata("DocsReranking", "Reranking", "map_at_1000", "Rank descriptions alike in words by a summary.")
 
 
 class DocsPairs(OfflineTask, AbsTaskPairClassification):
-    """Whether a description belongs to a summary; half belong, half only share words with it."""
+    """Pairs of a summary and a description; half belong together, half only share words."""
 
     metadata = metadata("DocsPairs", "PairClassification", "cosine_ap", "Tell pairs from look-alikes.")
     input1_prompt_type = PromptType.query
@@ -100,14 +106,14 @@ class TopicClustering(OfflineTask, AbsTaskClustering):
 
 
 class PackageClustering(OfflineTask, AbsTaskClustering):
-    """Summary lines of docstrings by package. Not in suite docs, since methods can train on its packages."""
+    """Summary lines of docstrings by package. Not in suite docs, since methods can train on these packages."""
 
     metadata = metadata("PackageClustering", "Clustering", "v_measure", "Cluster docstrings by their package.")
     max_fraction_of_documents_to_embed = None
 
 
 class ReviewClassification(OfflineTask, AbsTaskClassification):
-    """Polarity of short reviews; there are so few that one classifier is trained on all of the training split."""
+    """Polarity of short reviews, so few that one classifier is trained on the whole training split."""
 
     metadata = metadata("ReviewClassification", "Classification", "accuracy", "Tell praise from complaint.")
     samples_per_label = 64
@@ -115,20 +121,29 @@ class ReviewClassification(OfflineTask, AbsTaskClassification):
 
 
 class ParaphraseLadder(OfflineTask, AbsTaskSTS):
-    """Similarity of sentences whose wording and meaning part company."""
+    """Similarity of sentences that agree in wording but not in meaning, or the reverse."""
 
     metadata = metadata("ParaphraseLadder", "STS", "cosine_spearman", "Grade how much of a meaning is shared.")
 
 
 def docs_tasks(scale: Scale) -> list:
-    """The offline tasks, suite ``docs`` first, at the sizes of a scale (or all there is, where that is less)."""
+    """The offline tasks, suite ``docs`` first, at the sizes of a scale, or with all data if there are fewer.
+
+    Raises:
+        MissingDataError: A package that the docs corpus is made of is not installed, or a data file is absent.
+    """
     docs = load_docs()
     pairs = _pairs_tasks(docs.split("test"), scale)
     return [*pairs, _topics(scale), _reviews(scale), _ladder(scale), _packages(docs, scale)]
 
 
 def by_hash(frame: pd.DataFrame, column: str = "id") -> pd.DataFrame:
-    """Rows in the order of the sha256 of a column: as good as random, and the same everywhere."""
+    """The rows in the order of the sha256 of a column: as good as random, and the same everywhere.
+
+    Args:
+        frame: The rows.
+        column: Name of the column.
+    """
     return frame.iloc[
         np.argsort([hashlib.sha256(value.encode()).hexdigest() for value in frame[column]], kind="stable")
     ]
@@ -166,7 +181,7 @@ def _pairs_tasks(test: pd.DataFrame, scale: Scale) -> list:
 
 
 def _neighbours(queries: pd.Series, documents: pd.Series) -> np.ndarray:
-    """For query i the other documents, nearest in weighted words first: int (queries, documents - 1)."""
+    """The other documents of each query, nearest in weighted words first: int (queries, documents - 1)."""
     vectorizer = TfidfVectorizer(sublinear_tf=True, stop_words="english").fit(documents)
     similarity = (vectorizer.transform(queries) @ vectorizer.transform(documents).T).toarray().round(6)
     own = np.arange(len(queries))
@@ -182,7 +197,7 @@ def _topics(scale: Scale) -> AbsTaskClustering:
 
 
 def _packages(docs: Docs, scale: Scale) -> AbsTaskClustering:
-    """The same number of summary lines from every package, four at least: of two, clusters are found by chance."""
+    """The same number of summary lines from every package, at least four: with two, clusters are found by chance."""
     packages = docs.packages("test", 1)["package"].nunique()
     chosen = docs.packages("test", max(scale.texts // packages, 4))
     return _clustering(PackageClustering, chosen["query"], chosen["package"])
@@ -196,7 +211,7 @@ def _clustering(kind: type, texts: pd.Series, labels: pd.Series) -> AbsTaskClust
 
 
 def _reviews(scale: Scale) -> ReviewClassification:
-    """Two thirds of ``scale.texts`` for each label, to train on and again to test: fewer teach no classifier."""
+    """Two thirds of ``scale.texts`` per label to train on, and as many to test: fewer don't train a classifier."""
     frame = by_hash(reviews())
     frame = frame.groupby(["split", "label"]).head(max(2 * scale.texts // 3, 2))
     splits = {
@@ -207,7 +222,7 @@ def _reviews(scale: Scale) -> ReviewClassification:
 
 
 def _ladder(scale: Scale) -> ParaphraseLadder:
-    """Whole ladders: every source that is taken comes with all its grades."""
+    """Whole ladders: every chosen source comes with all its grades."""
     frame = by_hash(paraphrase_ladder(), "source")
     grades = frame["source"].value_counts().max()
     sources = frame["source"].unique()[: max(scale.pairs // grades, 2)]

@@ -1,7 +1,7 @@
-"""From the outcomes of single items (queries, pairs, texts) to intervals, by the bootstrap.
+"""Intervals from the outcomes of single items (queries, pairs, texts), by the bootstrap.
 
-A resample of n items is a row of n counts that add up to n: how often each item was drawn. Every statistic here is
-written over such counts, so that all resamples are computed at once and none is sorted again.
+A resample of n items is a row of n counts that add up to n: how often each item was drawn. Every statistic here is a
+function of such counts, so that all resamples are computed at once and none is sorted again.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _CELLS = 4_000_000  # counts that are held in memory at once
 
 
 def mean(counts: np.ndarray, values: np.ndarray, gold: np.ndarray | None = None) -> np.ndarray:
-    """Mean of the drawn values: float64 (resamples,).
+    """Mean of the drawn values, float64 (resamples,).
 
     Args:
         counts: How often each item was drawn, (resamples, items).
-        values: Of the items, (items,).
-        gold: Of the items, (items,).
+        values: Value of each item, (items,).
+        gold: Not used.
     """
     return counts @ values / counts.sum(axis=1)
 
@@ -32,8 +32,11 @@ def spearman(counts: np.ndarray, values: np.ndarray, gold: np.ndarray) -> np.nda
 
     Args:
         counts: How often each item was drawn, (resamples, items).
-        values: Of the items, (items,).
-        gold: Of the items, (items,).
+        values: Value of each item, (items,).
+        gold: Gold score of each item, (items,).
+
+    Returns:
+        float64 (resamples,), NaN where all drawn values or all drawn scores are equal.
     """
     x, y, total = _ranks(counts, values), _ranks(counts, gold), counts.sum(axis=1, keepdims=True)
     x, y = (ranks - (counts * ranks).sum(axis=1, keepdims=True) / total for ranks in (x, y))
@@ -42,12 +45,15 @@ def spearman(counts: np.ndarray, values: np.ndarray, gold: np.ndarray) -> np.nda
 
 
 def average_precision(counts: np.ndarray, values: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    """Average precision of the drawn items, gold 0 or 1, ranked by value; equal values share one threshold.
+    """Average precision of the drawn items, ranked by value; equal values share one threshold.
 
     Args:
         counts: How often each item was drawn, (resamples, items).
-        values: Of the items, (items,).
-        gold: Of the items, (items,).
+        values: Value of each item, (items,).
+        gold: Label of each item, 0 or 1, (items,).
+
+    Returns:
+        float64 (resamples,), NaN where no positive was drawn.
     """
     order = np.argsort(-values, kind="stable")
     last_of_equals = np.append(np.diff(values[order]) != 0, True)
@@ -76,21 +82,22 @@ STATISTICS: dict[str, Callable[..., np.ndarray]] = {
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """What a model did on each item of a task: enough to resample the task's score without the model.
+    """Outcomes of a model on each item of a task: enough to resample the task's score without the model.
 
     Attributes:
         score: The task's score as mteb computed it, 0 to 1 (correlations -1 to 1).
-        statistic: How the items make the score: a key of :data:`STATISTICS`; or ``replicates`` when ``values`` are
-            the scores of mteb's own resamples (clustering); or ``none`` when mteb's score can't be taken apart.
+        statistic: The statistic of the items that is the score, a key of :data:`STATISTICS`; ``replicates`` if
+            ``values`` are the scores of mteb's own resamples (clustering); or ``none`` if mteb's score can't be taken
+            apart.
         values: float64 (items,): outcome of each query or text, or similarity of each pair.
-        gold: float64 (items,): gold score or label of each pair; None where the outcome needs none.
+        gold: float64 (items,): gold score or label of each pair; None if not needed.
         groups: int (items,), from 0: items of one group are drawn together, because they share a text; None draws
             each item on its own.
         items: Number of items.
-        units: Names what is drawn, in its order (:func:`units`): tasks over the same queries meet the same resamples,
-            tasks over others draw on their own.
-        digest: Names the texts that were embedded; only outcomes on the same texts can be paired.
-        resamples: Bootstrap resamples.
+        units: Digest of the units that are drawn, in order (:func:`units`): tasks over the same queries have the same
+            resamples, other tasks have their own.
+        digest: Digest of the texts that were embedded; only outcomes on the same texts can be paired.
+        resamples: Number of bootstrap resamples.
         seed: Of the bootstrap.
     """
 
@@ -117,7 +124,7 @@ class Outcomes:
         return np.concatenate([statistic(counts[:, groups], self.values, self.gold) for counts in blocks])
 
     def reproduces_score(self) -> bool:
-        """Whether the items, each taken once, give mteb's score: what was taken apart can be put together."""
+        """True if the items, each taken once, give mteb's score."""
         if self.statistic == "replicates":
             return bool(np.isclose(self.values.mean(), self.score, atol=_ROUNDED))
         if self.statistic == "none" or not len(self.values):
@@ -127,12 +134,12 @@ class Outcomes:
 
 
 def units(texts: Iterable[object]) -> str:
-    """Name of the texts of the units that are drawn, in their order."""
+    """Digest of the texts of the units that are drawn, in order."""
     return hashlib.sha256(repr(list(texts)).encode()).hexdigest()[:16]
 
 
 def _draws(groups: int, resamples: int, seed: list[int]) -> Iterator[np.ndarray]:
-    """Counts of the groups in each resample, float64 (some resamples, groups), as many at once as memory is given."""
+    """Counts of the groups in each resample, float64 (some resamples, groups), as many at once as memory allows."""
     random = np.random.default_rng(seed)
     rows = max(1, _CELLS // groups)
     for start in range(0, resamples, rows):

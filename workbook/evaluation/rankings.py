@@ -1,4 +1,4 @@
-"""Several models on the same texts: neighbours side by side, how far rankings agree, and what two find together."""
+"""Several models on the same texts: neighbours side by side, agreement of rankings, and what two find together."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def cosines(
     documents: Sequence[str],
     prompts: Mapping[str, str] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Cosine of every query with every document, by every model: what the rankings below are made of.
+    """Cosine of every query with every document, by every model, from which the functions below rank.
 
     Args:
         models: Embedders by name.
         queries: Strings.
         documents: Strings.
-        prompts: By name of a model, what stands in front of its queries: the bare instruction, where the model begins
-            with a ``workbook.modules.Decoder``. Models that are not named have none.
+        prompts: Prompt of a model's queries by its name: the bare instruction, if the model begins with a
+            ``workbook.modules.Decoder``. Other models have none.
 
     Returns:
-        By name float32 (queries, documents), -1 to 1.
+        float32 (queries, documents) by name, -1 to 1.
 
     Raises:
         InvalidValueError: No model, no text, or vectors that are not finite.
@@ -58,9 +58,9 @@ def neighbours(cosines: Mapping[str, np.ndarray], documents: Sequence[str], top:
     """The documents nearest to each query, by every model.
 
     Args:
-        cosines: By name of a model (queries, documents), as :func:`cosines` gives them.
+        cosines: (queries, documents) by name of a model, from :func:`cosines`.
         documents: The texts of the columns.
-        top: How many a query, or all there are.
+        top: Number of documents per query, or all if there are fewer.
 
     Returns:
         One row per query, model and rank: ``query`` (its row, from 0), ``method`` (the model's name), ``rank`` (from
@@ -68,7 +68,7 @@ def neighbours(cosines: Mapping[str, np.ndarray], documents: Sequence[str], top:
 
     Raises:
         InvalidValueError: Matrices of different shapes or with numbers that are not finite, another number of documents
-            than of columns, or no positive whole number of neighbours.
+            than of columns, or a ``top`` that is not a positive whole number.
     """
     matrices = _checked(cosines)
     queries, columns = next(iter(matrices.values())).shape
@@ -86,15 +86,15 @@ def neighbours(cosines: Mapping[str, np.ndarray], documents: Sequence[str], top:
 
 
 def agreement(cosines: Mapping[str, np.ndarray], top: int = 10) -> pd.DataFrame:
-    """How alike every two models rank the same documents, with a 95 % interval over queries.
+    """Agreement of every two models in ranking the same documents, with a 95 % interval over queries.
 
-    Two measures, because they can part company: ``overlap`` is the share of the first ``top`` documents that both name,
-    in whatever order (by chance, top / documents); ``kendall`` is Kendall's tau-b over all documents, most of which are
-    an answer to nothing (by chance 0).
+    There are two measures, because they can disagree. ``overlap`` is the share of the first ``top`` documents that both
+    have, in any order (chance: top / documents). ``kendall`` is Kendall's tau-b over all documents, most of which
+    answer nothing (chance: 0).
 
     Args:
-        cosines: By name of a model (queries, documents), as :func:`cosines` gives them; at least two models.
-        top: How many documents a reader would look at.
+        cosines: (queries, documents) by name of a model, from :func:`cosines`; at least two models.
+        top: Number of documents that a reader would look at.
 
     Returns:
         One row per pair of models and measure: ``first``, ``second``, ``measure``, ``score`` (0 to 1, -1 to 1 for
@@ -119,26 +119,26 @@ def agreement(cosines: Mapping[str, np.ndarray], top: int = 10) -> pd.DataFrame:
 
 
 def complement(cosines: Mapping[str, np.ndarray], top: int = 1) -> pd.DataFrame:
-    """Which of two models finds the right document, and what both together would find.
+    """Ranks of the right document by every two models, alone and combined.
 
-    ``either`` is an oracle that asks the better of the two for each query. ``hybrid`` knows no answer: it ranks by the
-    mean of the two cosines, which is the cosine of the vectors of ``workbook.hybrid``. Two models have something to
-    give each other where the oracle lies above the better of the two alone; the hybrid shows how much of it can be had.
+    ``either`` is an oracle that takes the better of the two for each query. ``hybrid`` ranks without knowing the
+    answer, by the mean of the two cosines, which is the cosine of the vectors of ``workbook.hybrid``. Two models
+    complement each other if the oracle is above the better of them; the hybrid shows how much of that can be had.
 
     Args:
-        cosines: By name of a model (queries, documents), as :func:`cosines` gives them; at least two models. The
-            document in a query's own column is the right one.
-        top: Up to which rank a document counts as found.
+        cosines: (queries, documents) by name of a model, from :func:`cosines`; at least two models. The document in
+            a query's own column is the right one.
+        top: Lowest rank that counts as found.
 
     Returns:
         One row per pair of models, ranking and query: ``first``, ``second`` (the models' names), ``by`` (``first``,
         ``second``, ``either`` or ``hybrid``), ``sentence`` (the query's row, from 0), ``words`` (1), ``rank`` (of the
-        right document, from 1; equal scores count against it), ``correct`` (1.0 if it is found). The columns are those
-        of which `workbook.experiments.accuracy` makes a share with its interval.
+        right document, from 1; equal scores count against it), ``correct`` (1.0 if it is found). From these columns
+        `workbook.experiments.accuracy` computes a share with its interval.
 
     Raises:
         InvalidValueError: Fewer than two models, matrices of different shapes or with numbers that are not finite, more
-            queries than documents, or no positive whole ``top``.
+            queries than documents, or a ``top`` that is not a positive whole number.
 
     Source: LENS, section 5.3, for hybrids; the oracle is this project's.
     """
@@ -164,7 +164,7 @@ def _nearest(matrix: np.ndarray, top: int) -> np.ndarray:
 
 
 def _ranks(matrix: np.ndarray) -> np.ndarray:
-    """Rank of each query's own document, int (queries,). Last among equals: vectors that are all alike find nothing."""
+    """Rank of each query's own document, int (queries,), last among equals, so that constant vectors find nothing."""
     own = np.arange(len(matrix))
     return rankdata(-matrix, method="max", axis=1)[own, own].astype(int)
 
@@ -176,7 +176,7 @@ def _mean(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def _checked(cosines: Mapping[str, np.ndarray], least: int = 1) -> dict[str, np.ndarray]:
-    """The matrices, after a look at them."""
+    """The matrices, after a check."""
     if len(cosines) < least:
         raise InvalidValueError("cosines", f"at least {least}, by name of the model", [*cosines])
     matrices = {name: np.asarray(matrix) for name, matrix in cosines.items()}

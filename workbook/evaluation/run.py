@@ -40,26 +40,26 @@ def evaluate(
     """Evaluate a model on a suite through mteb; nothing is read from or written to mteb's result cache.
 
     The scores are mteb's, and depend on the model and the scale alone. ``low`` and ``high`` bound the 95 % normal
-    bootstrap interval over items (queries, texts, pairs; pairs that share their first text are drawn together); for
-    clustering the resamples are mteb's own, each clustered anew. Where a score can't be taken apart into items (tasks
-    of several languages or splits, rarer metrics) they are NaN. What each item did stays with the frame, in
-    ``frame.attrs["outcomes"]``, for :func:`compare`.
+    bootstrap interval over items (queries, texts, pairs; pairs that share their first text are drawn together). For
+    clustering the resamples are mteb's own, each clustered again. If a score can't be taken apart into items (tasks of
+    several languages or splits, rarer metrics), both are NaN. The outcomes of the items are kept in
+    ``frame.attrs["outcomes"]`` for :func:`compare`.
 
     Args:
         model: Any SentenceTransformer. Queries go through ``encode_query``, documents through ``encode_document``.
         suite: A name from :data:`SUITES`, a task of one, any mteb task, or a list of tasks.
         scale: Sizes of the offline tasks, resamples, and the longest input in tokens.
-        instructions: They are given bare, as ``prompt``, to models that begin with a ``workbook.modules.Decoder``,
-            which lays them out. ``suite`` takes those of the suite (its paper's); it takes none with single tasks, nor
-            for other models, which would put a bare instruction straight before the text and pool both (prompts that
-            such a model brings itself still hold). A paper's name or ``docs`` takes that set. None runs without.
-        name: What the model is called in the frame; by default its own name.
+        instructions: ``suite`` for those of the suite (its paper's), a paper's name or ``docs`` for that set, None for
+            none. They are given bare, as ``prompt``, to models that begin with a ``workbook.modules.Decoder``, which
+            lays them out. ``suite`` gives none to single tasks, nor to other models, which would put a bare instruction
+            straight before the text and pool both; a model's own prompts still apply.
+        name: Name of the model in the frame; by default its own.
         seed: Of the bootstrap.
-        batch_size: Texts a batch.
-        progress: A bar over the tasks; None shows it in a terminal and in a notebook.
+        batch_size: Texts per batch.
+        progress: Whether to show a bar over the tasks; None for in a terminal and in a notebook.
 
     Returns:
-        One row a task: model, suite, task, type, metric, score, low, high (points, that is x100), items, seconds.
+        One row per task: model, suite, task, type, metric, score, low, high (points, that is x100), items, seconds.
 
     Raises:
         InvalidValueError, UnknownNameError: A value outside its range, a name that does not exist; a named set of
@@ -121,20 +121,20 @@ def evaluate(
 
 
 def compare(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
-    """Difference of two models, first minus second, over the same items: a paired bootstrap.
+    """Paired difference of two models, first minus second, over the same items, by a paired bootstrap.
 
-    Both models meet the same resamples, so what makes an item hard for both drops out of the interval.
+    Both models have the same resamples, so that what makes an item hard for both drops out of the interval.
 
     Args:
         first: A frame from :func:`evaluate`, or some of its rows (frames joined by ``pd.concat`` have lost the items).
         second: Another, at the same scale and seed.
 
     Returns:
-        One row a task in both, then the row ``average`` over these tasks: task, type, metric, difference, low, high
+        One row per task in both, then the row ``average`` over these tasks: task, type, metric, difference, low, high
         (points; 95 % interval), items.
 
     Raises:
-        InvalidValueError: A frame without items, no task in common, or other texts, seeds or resamples.
+        InvalidValueError: A frame without items, no task in common, or different texts, seeds or resamples.
     """
     for side, frame in (("first", first), ("second", second)):
         if not isinstance(frame, pd.DataFrame) or "outcomes" not in frame.attrs:
@@ -186,9 +186,8 @@ def average(scores: pd.DataFrame) -> pd.DataFrame:
 def _margin_of_mean(parts: list[tuple[str, np.ndarray]]) -> float:
     """Half the width, in points, of the 95 % interval of the mean over tasks, from their units and resampled scores.
 
-    Tasks over the same queries draw the same resamples: summed one by one, they keep what they share. Tasks over
-    different ones share nothing, whatever their resamples happen to have in common. The tasks are taken as they are,
-    not as a sample of tasks: only their items vary.
+    Tasks over the same queries draw the same resamples, and are summed resample by resample, which keeps their
+    correlation. Tasks over different ones are independent. The tasks themselves are not a sample: only items vary.
     """
     together: dict[tuple[str, int], np.ndarray] = {}
     for units_of_task, resampled in parts:
@@ -198,7 +197,7 @@ def _margin_of_mean(parts: list[tuple[str, np.ndarray]]) -> float:
 
 
 def _instructions(name: str) -> pd.DataFrame:
-    """The instructions for evaluation of a set, those for training left out."""
+    """The instructions of a set for evaluation, without those for training."""
     frame = authored.instructions(name)
     return frame[frame["source"].str.contains("evaluation")]
 
@@ -244,11 +243,11 @@ def _run(task: Any, encoder: Any, resamples: int, seed: int) -> Outcomes:
 
 
 def _load(task: Any) -> None:
-    """Load the data of an mteb task, or say what is missing."""
+    """Load the data of an mteb task; an error says what is missing."""
     name, path = task.metadata.name, task.metadata.dataset["path"]
     try:
         task.load_data()
-    except Exception as error:  # the Hub, its cache, the network and the disk each fail in their own way
+    except Exception as error:  # the Hub, its cache, the network and the disk each raise their own errors
         files = ", ".join(LOCAL_STS.get(name, ()))
         local = f", in the files {files} of the folder that WORKBOOK_DATA names" if files else ""
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
@@ -293,12 +292,12 @@ def _items(
 
 
 def _column(data: Any, name: str, dtype: type) -> np.ndarray:
-    """A column of a data set; in the oldest ones a single row holds it as a list."""
+    """A column of a data set; the oldest ones hold it as a list in a single row."""
     return np.array(data[name][0] if isinstance(data[name][0], list) else data[name], dtype=dtype)
 
 
 def _groups(data: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Of a column of texts: the number of each one's group of equals, int (items,), and the text of each group."""
+    """Groups of equal texts in a column: each text's group number, int (items,), and the text of each group."""
     return pd.factorize(_column(data, name, object))
 
 
@@ -317,7 +316,12 @@ def _best_similarity(predictions: dict[str, Any], gold: np.ndarray, metric: str)
 
 @contextlib.contextmanager
 def cut_to(model: SentenceTransformer, max_length: int) -> Iterator[None]:
-    """Inputs of at most ``max_length`` tokens, inside this block."""
+    """Limit a model to inputs of at most ``max_length`` tokens inside the block.
+
+    Args:
+        model: Any SentenceTransformer, or a hybrid.
+        max_length: Longest input in tokens.
+    """
     before = [(part, part.max_seq_length) for part in _parts(model)]
     for part, length in before:
         part.max_seq_length = min(length or max_length, max_length)
@@ -340,7 +344,7 @@ def _parts(model: SentenceTransformer) -> list[SentenceTransformer]:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Keep mteb from what it would change around it: every random state (it seeds all with 42), bars, warnings."""
+    """Undo mteb's side effects: on every random state (it seeds all with 42), progress bars and warnings."""
     import torch
     from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 

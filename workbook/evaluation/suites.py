@@ -19,9 +19,9 @@ class Suite:
     """A set of tasks.
 
     Attributes:
-        what: What it is and where it was published.
-        tasks: Names of its tasks: those of mteb, or of the offline tasks that are built here.
-        instructions: The instructions its paper used; a name from ``workbook.corpora.authored``.
+        what: Its description and where it was published.
+        tasks: Names of its tasks: of mteb, or of the offline tasks that are built here.
+        instructions: The instructions of its paper; a name from ``workbook.corpora.authored``.
     """
 
     what: str
@@ -90,13 +90,13 @@ SUITES: dict[str, Suite] = {
 """Suites by name. Those of the papers need the Hugging Face Hub, its cache, or local files (:data:`LOCAL_STS`)."""
 
 OFFLINE = (*SUITES["docs"].tasks, "PackageClustering")
-"""Tasks that are built here: those of suite docs, and one by name alone, since methods train on its packages."""
+"""Tasks that are built here: those of suite docs, and one outside it, since methods train on its packages."""
 
 LOCAL_STS = {
     "STSBenchmark": ("stsb/stsb-en-test.csv", "stsbenchmark/sts-test.csv"),
     "STSBenchmark-dev": ("stsb/stsb-en-dev.csv", "stsbenchmark/sts-dev.csv"),
 }
-"""STS tasks that are read from the folder ``WORKBOOK_DATA`` names, if one of these published files is in it."""
+"""STS tasks that are read from the folder named by ``WORKBOOK_DATA``, if one of these published files is in it."""
 
 
 def tasks(suite: str | Iterable[str], scale: Scale | str = "quick") -> list[Any]:
@@ -104,11 +104,11 @@ def tasks(suite: str | Iterable[str], scale: Scale | str = "quick") -> list[Any]
 
     Args:
         suite: A name from :data:`SUITES` or :data:`OFFLINE`, of any mteb task, or several names of tasks. Tasks of the
-            English MTEB are taken as that benchmark defines them (English parts, dev split of MSMARCO).
+            English MTEB are as in that benchmark (English parts, dev split of MSMARCO).
         scale: Sizes of the offline tasks; tasks of mteb always run whole.
 
     Returns:
-        mteb tasks. The data of the offline ones are there; mteb's load theirs when they run.
+        mteb tasks. The offline ones have their data; those of mteb load theirs when they run.
 
     Raises:
         UnknownNameError: Neither a suite nor an mteb task.
@@ -127,7 +127,7 @@ def tasks(suite: str | Iterable[str], scale: Scale | str = "quick") -> list[Any]
 
 
 def task_names(suite: str | Iterable[str]) -> tuple[str, ...]:
-    """Names of the tasks of a suite; a name that is no suite is taken for a task's.
+    """Names of the tasks of a suite; a name that is not a suite's counts as a task's.
 
     Raises:
         InvalidValueError: No name at all.
@@ -154,7 +154,7 @@ def read_sts(path: Path) -> pd.DataFrame:
     year, id, score, sentence1, sentence2, and for some rows sources).
 
     Raises:
-        DamagedFileError: Neither form, or a score outside 0 to 5.
+        DamagedFileError: A file in neither form, or a score outside 0 to 5.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

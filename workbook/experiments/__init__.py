@@ -1,4 +1,4 @@
-"""Experiments: grids of variants and seeds, declared as data, recorded cell by cell, computed live on demand."""
+"""Experiments: grids of variants and seeds, declared as data, recorded cell by cell, and computed live on demand."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def get(name: str) -> Experiment:
     """The experiment of that name.
 
     Raises:
-        UnknownNameError: None has it; the message lists all.
+        UnknownNameError: No such experiment; the message lists all.
     """
     if name not in EXPERIMENTS:
         raise UnknownNameError("experiment", name, EXPERIMENTS)
@@ -50,6 +50,9 @@ def get(name: str) -> Experiment:
 
 def find(names: list[str]) -> list[Experiment]:
     """The experiments of those notebooks (``02``, ``2``) or names (``02_stages``), in their order.
+
+    Args:
+        names: Numbers of notebooks, or names of experiments.
 
     Raises:
         UnknownNameError: No experiment of that name or notebook; the message lists all.

@@ -1,7 +1,7 @@
-"""The experiments of notebook 06: what reconstruction teaches the last token, and what contrastive training does then.
+"""The experiments of notebook 06: what the last token learns by reconstruction, and contrastive training after it.
 
-Texts are closed by the line that asks for their keywords, but for the variants that EOS closes as in the paper, and
-vectors are read behind BOS: see :data:`workbook.methods.anchor.SIZES`.
+Texts have the suffix ``keywords``, except in the variants with EOS as in the paper, and vectors are read after BOS: see
+:data:`workbook.methods.anchor.SIZES`.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ ALPHAS = {D2Q: 0.0, BOTH: anchor.ALPHA, "alpha 0.5": 0.5, "alpha 0.8": 0.8, Q2D:
 """Weight of the direction from query to document, by variant."""
 
 WRITTEN = 6
-"""Pairs of which every model writes each side from the vector of the other."""
+"""Number of pairs of which every model writes each side from the vector of the other."""
 
 FELL, SAVED = 0.5, 0.1
-"""What a first stage has to do to count as trained, see :func:`learnt`: nats a token; set when seed 0 was known."""
+"""Thresholds for a first stage to count as trained, see :func:`learnt`: nats per token; set when seed 0 was known."""
 
 _EVERY = {"quick": 2, "cpu": 4, "gpu": 25, "paper": 25}
 _OPTIONS = {"suffix": "keywords"}
@@ -57,23 +57,24 @@ def _reconstructed(stages: tuple[str, ...], names: tuple[str, ...]) -> tuple[Var
 
 
 def held_out(count: int) -> tuple[pd.DataFrame, str]:
-    """Pairs of docs that no training sees, those that are written first, and the instruction of their queries."""
+    """Held-out pairs of docs, those that are written first, and the instruction of their queries."""
     asked = instruction_of("DocsRetrieval")
     return load_docs().split("test").head(count), asked
 
 
 def evaluate_variant(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
-    """Suite docs; what it takes to write a text from its pair's vector and from another's; and what is written.
+    """Suite docs, the loss of writing a text from the vector of its own pair and of another, and the written texts.
 
     Args:
         model: An embedder; it is left as it is.
         sizes: Sizes of evaluation.
 
     Returns:
-        Tidy rows: ``metric``, ``task``, ``score``, ``low``, ``high``, ``items`` and ``text``. ``score`` are those of
-        suite docs. ``own``, ``shuffled`` and their difference, ``saved``, are nats a token over 64 pairs by direction
-        (``task``), ``saved`` with its 95% interval over pairs. ``written`` has a direction as ``task``, the number of a
-        pair as ``items``, and as ``text`` what the vector of one side alone writes for the other.
+        Tidy rows: ``metric``, ``task``, ``score``, ``low``, ``high``, ``items`` and ``text``. Rows of the metric
+        ``score`` are those of suite docs. ``own``, ``shuffled`` and their difference, ``saved``, are nats per token
+        over 64 pairs by direction (``task``), ``saved`` with its 95% interval over pairs. ``written`` has a direction
+        as ``task``, the number of a pair as ``items``, and as ``text`` what is written for one side from the vector of
+        the other alone.
 
     Source: Anchor, figure 3 and tables 3 to 5; the shuffled control and the texts are this project's.
     """
@@ -87,7 +88,7 @@ def evaluate_variant(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
         ):
             read = pairs[side].head(WRITTEN).tolist()
             texts = probes.regenerated(model, read, instruction, tokens=16)
-            # One blank between words: what is written is shown, and a table keeps no others.
+            # One blank between words: the texts are shown, and a table keeps no others.
             texts = [" ".join(text.split()) for text in texts]
             written.append(
                 pd.DataFrame({"metric": "written", "task": direction, "items": range(WRITTEN), "text": texts})
@@ -97,7 +98,7 @@ def evaluate_variant(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
 
 
 def _saved(losses: pd.DataFrame) -> pd.DataFrame:
-    """Losses of `probes.anchor_losses` as means over the tokens of a direction, their difference with its interval."""
+    """Losses of `probes.anchor_losses` as means over the tokens of a direction, and their difference with interval."""
     rows = []
     for direction, part in losses.assign(saved=losses["shuffled"] - losses["own"]).groupby("direction", sort=False):
         tokens = part["tokens"]
@@ -109,10 +110,10 @@ def _saved(losses: pd.DataFrame) -> pd.DataFrame:
 
 
 def early(sizes: Scale) -> Evaluator:
-    """Retrieval over half the documents, and the loss on pairs that no training sees, while a stage trains.
+    """Retrieval over half the documents, and the loss on held-out pairs, while a stage trains.
 
-    A stage that trains cuts texts at its own ``max_length``, which at ``cpu`` is shorter than that of an evaluation: a
-    curve does not end where the scores of :func:`evaluate_variant` are.
+    While it trains, a stage cuts texts at its own ``max_length``, which at ``cpu`` is shorter than that of an
+    evaluation: the end of a curve differs from the scores of :func:`evaluate_variant`.
 
     Source: Anchor, figures 2 and 4; the paper draws the loss of training.
     """
@@ -129,18 +130,18 @@ def early(sizes: Scale) -> Evaluator:
 
 
 def learnt(rows: pd.DataFrame) -> pd.DataFrame:
-    """Which first stages did what they were trained for, seed by seed.
+    """The first stages that learnt to reconstruct, seed by seed.
 
-    Weighted as the objective weighs its directions, the loss has to be :data:`FELL` below that of the model before it,
-    and :data:`SAVED` below that with another pair's vector: a loss that falls may be all language, and an untrained
-    model heeds what stands in front of it too.
+    With the weights of the directions in the objective, the loss has to be :data:`FELL` below that of the model before,
+    and :data:`SAVED` below that with another pair's vector. Either alone is not enough: a loss may fall by language
+    alone, and an untrained model also uses the vector in front of it.
 
     Args:
-        rows: Those of ``06_stages``, from one source.
+        rows: Rows of ``06_stages``, from one source.
 
     Returns:
-        One row a first stage and seed, indexed by ``variant`` and ``seed``: ``fell`` and ``saved`` (nats a token),
-        ``counts``.
+        One row per first stage and seed, indexed by ``variant`` and ``seed``: ``fell`` and ``saved`` (nats per token),
+        ``counts`` (True if it learnt).
     """
     losses = rows.pivot_table("score", ["metric", "variant", "seed"], "task")
     found = []

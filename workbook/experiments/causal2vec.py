@@ -1,8 +1,7 @@
-"""The experiments of notebook 05: what the contextual token adds, how it is made, and what each half of the vector is.
+"""The experiments of notebook 05: the gain by the contextual token, how it is made, and the two halves of the vector.
 
-Every text is closed by the opening of a chat's answer, except where EOS itself is the question: in the default backbone
-the state of EOS holds next to nothing of a text, and these trainings seldom change that; see
-:data:`workbook.methods.causal2vec.SIZES`.
+Every text has the suffix ``answer``, except where EOS itself is tested: in the default backbone the state of EOS holds
+almost nothing of a text, and this training seldom changes that; see :data:`workbook.methods.causal2vec.SIZES`.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ LAST, CONTEXTUAL, WHOLE = "last token", "contextual, last token", "causal2vec"
 """The rows of table 2: neither, the contextual token in the input, and both states in the vector."""
 
 TOKENS = 8
-"""Contextual tokens beside one: the most of table 5."""
+"""Number of contextual tokens that is compared with one: the largest of table 5."""
 
 _STAGE = ("contextual",)
 
@@ -41,9 +40,9 @@ def variant(name: str, representation: str = "concat", suffix: str = "answer", *
     """Causal2Vec, trained, with another representation, suffix, place or encoder.
 
     Args:
-        name: As tables call it.
+        name: Its name in tables.
         representation: One of ``workbook.modules.contextual.REPRESENTATIONS``.
-        suffix: How texts are closed.
+        suffix: Suffix of texts: ``eos``, ``answer`` or ``keywords``.
         **options: Other fields of the chain.
     """
     own = {"pooling_options": {"representation": representation}, "suffix": suffix}
@@ -51,7 +50,7 @@ def variant(name: str, representation: str = "concat", suffix: str = "answer", *
 
 
 def without_context() -> dict[str, Any]:
-    """Causal2Vec's template but for the contextual token, as plain data."""
+    """Causal2Vec's template without the contextual token, as plain data."""
     template = TEMPLATES["causal2vec"].model_dump(mode="json")
     for form in ("instructed", "plain"):
         template[form] = [piece for piece in template[form] if piece[0] != "{context}"]
@@ -59,18 +58,18 @@ def without_context() -> dict[str, Any]:
 
 
 def last_token(name: str, suffix: str = "answer") -> Variant:
-    """The last token alone: the same tokens but for the contextual one, trained alike.
+    """The last token alone: the same tokens without the contextual one, trained in the same way.
 
     Args:
-        name: As tables call it.
-        suffix: How texts are closed.
+        name: Its name in tables.
+        suffix: Suffix of texts: ``eos``, ``answer`` or ``keywords``.
     """
     options = {"suffix": suffix, "template": without_context()}
     return Variant(name, "last-token", _STAGE, options, recipe=causal2vec.recipe)
 
 
 def halves(model: SentenceTransformer) -> dict[str, SentenceTransformer]:
-    """The two halves of a concatenated vector, each alone, and both at one length, on the same decoder."""
+    """The two halves of a concatenated vector, each alone, and both scaled to one length, on the same decoder."""
     width = model[0].get_embedding_dimension()
     alone = {
         part: type(model)(modules=[model[0], ContextualPooling(width, representation=part)], device=str(model.device))
@@ -80,7 +79,7 @@ def halves(model: SentenceTransformer) -> dict[str, SentenceTransformer]:
 
 
 def texts_by_kind(sizes: Scale) -> dict[str, tuple[list[str], str | None]]:
-    """Texts of each kind that suite docs measures, and their instruction: as many as a probe of the scale reads."""
+    """Texts of each kind in suite docs and their instruction, as many as a probe of the scale reads."""
     pairs = load_docs().split("test").head(sizes.probe_texts)
     few = {"n": sizes.probe_texts, "random_state": 0}
     return {
@@ -93,7 +92,7 @@ def texts_by_kind(sizes: Scale) -> dict[str, tuple[list[str], str | None]]:
 
 
 def evaluate_variant(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
-    """Suite docs, the loss on held-out pairs, and recency; of a concatenated vector, the halves too.
+    """Suite docs, the loss on held-out pairs, and recency; for a concatenated vector, the halves too.
 
     Args:
         model: An embedder; it is left as it is.
@@ -101,9 +100,9 @@ def evaluate_variant(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
 
     Returns:
         Tidy rows: ``metric`` (``score``, ``loss``, ``recency`` or ``norm``), ``part`` (``whole``, or a half), ``task``
-        (or the kind of texts), ``score``, ``low``, ``high`` and ``items``. The loss is in nats; recency is the share of
-        the end, in per cent, in the movement of the vector when the end or the beginning of a document is exchanged;
-        a norm is the length of a half. Texts are cut to the sizes' length, but for recency, which needs their ends.
+        (or the kind of texts), ``score``, ``low``, ``high`` and ``items``. The loss is in nats. Recency is the share of
+        the end, in per cent, in the movement of the vector when the end or the beginning of a document is exchanged.
+        A norm is the length of a half. Texts are cut to ``max_length``, except for recency, which needs their ends.
 
     Source: Causal2Vec, table 2, section 3.2 and appendix C.1; recency and the halves alone are this project's.
     """
@@ -126,7 +125,7 @@ def evaluate_variant(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
 
 
 def _one(what: str, part: str, task: str, values: np.ndarray) -> pd.DataFrame:
-    """One row: the mean of values, with its 95 % interval where there are several."""
+    """One row: the mean of values, with its 95 % interval if there are several."""
     mean, half = values.mean(), of_mean(values)
     row = (what, part, task, mean, mean - half, mean + half, len(values))
     return pd.DataFrame([row], columns=["metric", "part", "task", "score", "low", "high", "items"])

@@ -1,4 +1,4 @@
-"""From summarised rows to what a claim is judged by: one number, or the difference of two variants."""
+"""The numbers by which a claim is judged, from summarised rows: one score, or the difference of two variants."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import pandas as pd
 from .summary import accuracy, over_seeds
 
 Interval = tuple[float, float, float]
-"""Value, lower and upper end; both ends NaN where a single seed and no items leave the interval open."""
+"""Value, lower and upper end; both ends NaN if there is no interval, for a single seed without items."""
 
 
 def judged(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows that verdicts rest on: of the first source, which is the record where there is one.
+    """The rows on which verdicts rest: those of the first source, which is the record if there is one.
 
     Args:
-        rows: As ``Run.experiment`` gives them, or summarised with ``source`` as a group.
+        rows: From ``Run.experiment``, or summarised with ``source`` as a group.
     """
     return rows[rows["source"] == rows["source"].iloc[0]]
 
 
 def estimate(summary: pd.DataFrame, variant: str, **where: str) -> Interval | None:
-    """Score and interval of a variant; of the highest row, where several are left.
+    """Score and interval of a variant, of the highest row if several are left.
 
     Args:
         summary: Columns source, variant, score, low and high.
@@ -30,7 +30,7 @@ def estimate(summary: pd.DataFrame, variant: str, **where: str) -> Interval | No
         **where: Values of further columns, such as ``pooling="mean"``.
 
     Returns:
-        None where the variant was not measured: a rerun without a record has only some.
+        The interval; None if the variant was not measured, since a rerun without a record has only some.
     """
     rows = judged(summary)
     for column, value in {"variant": variant, **where}.items():
@@ -39,18 +39,18 @@ def estimate(summary: pd.DataFrame, variant: str, **where: str) -> Interval | No
 
 
 def paired(rows: pd.DataFrame, first: str, second: str) -> Interval | None:
-    """First variant minus second under the same seeds, and over the same units where the rows count them.
+    """Paired difference, first variant minus second, under the same seeds, and over the same units if rows count them.
 
-    A variant that is not trained has one seed, which meets all seeds of the other.
+    A variant that is not trained has one seed, which is paired with all seeds of the other.
 
     Args:
         rows: Columns source, variant, seed and score; or, for a difference of accuracies in points, in place of score
-            the columns sentence (the unit), words and correct, as :func:`~.summary.accuracy` takes them.
+            the columns sentence (the unit), words and correct, as for :func:`~.summary.accuracy`.
         first: Name of a variant.
         second: Name of another.
 
     Returns:
-        None where one of the two was not measured.
+        The interval of the difference; None if one of the two was not measured.
     """
     counted = "correct" in rows
     units = ["sentence", "words"] if counted else ["source"]
@@ -67,14 +67,14 @@ def paired(rows: pd.DataFrame, first: str, second: str) -> Interval | None:
 
 
 def compared(rows: pd.DataFrame, variants: Mapping[str, str]) -> dict[str, Interval | None]:
-    """What claims are judged by: each quantity, and the paired difference of every two.
+    """The measured quantities of a claim, and the paired difference of every two of them.
 
     Args:
-        rows: Columns source, variant, seed and score, and low and high where the items have an interval.
+        rows: Columns source, variant, seed and score, and low and high if the items have an interval.
         variants: The variant of each quantity.
 
     Returns:
-        By quantity, and by ``"a - b"`` for any two; None where a variant was not measured.
+        Intervals by quantity, and by ``"a - b"`` for any two; None if a variant was not measured.
     """
     summary = over_seeds(rows, ["source", "variant"])
     single = {quantity: estimate(summary, variant) for quantity, variant in variants.items()}
@@ -83,16 +83,16 @@ def compared(rows: pd.DataFrame, variants: Mapping[str, str]) -> dict[str, Inter
 
 
 def differences(rows: pd.DataFrame, pairs: Mapping[str, tuple[str, str]], tasks: Mapping[str, str]) -> pd.DataFrame:
-    """First variant minus second of several pairs, task by task, as :func:`paired` takes them.
+    """Paired differences of several pairs of variants, task by task; see :func:`paired`.
 
     Args:
         rows: Columns source, variant, seed, task and score.
-        pairs: Two variants by what their difference is called.
-        tasks: What a task is called, by its name in ``rows``.
+        pairs: Two variants, by the name of their difference.
+        tasks: Labels of tasks by their names in ``rows``.
 
     Returns:
-        Columns ``pair``, ``task``, ``points``, ``low``, ``high``, in the order given; a pair of which one was not
-        measured is left out.
+        Columns ``pair``, ``task``, ``points``, ``low``, ``high``, in the order given, without pairs of which one
+        variant was not measured.
     """
     by_task = {name: rows[rows["task"] == task] for task, name in tasks.items()}
     found = [

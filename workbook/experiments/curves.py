@@ -1,4 +1,4 @@
-"""Curves of convergence as numbers: how high a curve runs, and how soon it is where another ends."""
+"""Curves of convergence as numbers: the mean height of a curve, and the step at which it reaches a level."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from .summary import check_rows
 def area(rows: pd.DataFrame, by: list[str], value: str = "score") -> pd.DataFrame:
     """The mean height of each curve over its steps: the area under it, divided by the steps that it spans.
 
-    Between two measurements a curve is a straight line. So the number is in the units of the curve, and curves can be
-    set beside each other as single scores can; but only where all were measured at the same steps.
+    Between two measurements a curve is a straight line. The result is in the units of the curve, and curves can be
+    compared like single scores, provided that all were measured at the same steps.
 
     Args:
-        rows: Tidy rows with the columns of ``by``, ``step`` and ``value``, such as ``training.Evaluator`` makes.
-        by: Columns that tell the curves apart, the seed among them.
+        rows: Tidy rows with the columns of ``by``, ``step`` and ``value``, such as from ``training.Evaluator``.
+        by: Columns that identify a curve, the seed among them.
         value: Column of the heights.
 
     Returns:
-        One row a curve, in the order of their first rows: the columns of ``by`` and ``value``.
+        One row per curve, in the order of their first rows: the columns of ``by`` and ``value``.
 
     Raises:
-        InvalidValueError: A column that is missing, a step that is twice in a curve, a height that is no number, curves
-            of a single step, or some measured at other steps than the first.
+        InvalidValueError: A missing column, a step that is twice in a curve, a height that is not finite, curves of a
+            single step, or curves measured at different steps.
     """
     curves = _curves(rows, by, value)
     expected = next(iter(curves.values()))[0]
@@ -43,24 +43,23 @@ def area(rows: pd.DataFrame, by: list[str], value: str = "score") -> pd.DataFram
 
 
 def steps_to_reach(rows: pd.DataFrame, level: float, by: list[str], value: str = "score") -> pd.DataFrame:
-    """The step at which each curve is first as high as a level.
+    """The step at which each curve first reaches a level.
 
     Between two measurements a curve is a straight line, and the step is where that crosses the level, so it need not be
-    whole. A curve that begins above is there at its first step. One that falls below again later has been there.
+    whole. A curve that begins above the level reaches it at its first step. It does not matter whether a curve falls
+    below the level again.
 
     Args:
-        rows: As for :func:`area`; curves may be measured at different steps.
+        rows: See :func:`area`; curves may be measured at different steps.
         level: In the units of ``value``.
-        by: As for :func:`area`.
-        value: As for :func:`area`.
+        by, value: See :func:`area`.
 
     Returns:
-        One row a curve, in the order of their first rows: the columns of ``by``, and ``steps``, NaN for a curve that
-        never is as high. A mean over seeds of which one never is, is none: it is NaN.
+        One row per curve, in the order of their first rows: the columns of ``by``, and ``steps``, NaN for a curve that
+        never reaches the level. So a mean over seeds is NaN if one of them never does.
 
     Raises:
-        InvalidValueError: A column that is missing, a step that is twice in a curve, or a height or level that is no
-            number.
+        InvalidValueError: A missing column, a step that is twice in a curve, or a height or level that is not finite.
     """
     if isinstance(level, bool) or not isinstance(level, int | float | np.number) or not np.isfinite(level):
         raise InvalidValueError("level", f"a number in the units of {value}", level)

@@ -1,11 +1,11 @@
-"""The experiments of notebook 07: every method on one budget, and parts of several methods put together.
+"""The experiments of notebook 07: every method on one budget, and combinations of parts of several methods.
 
-A budget is a number of tokens that the decoder reads in training, the stages of its own that a method puts before the
-supervised one included. All methods read the same pairs in the same order, with the same batches and adapters, and but
-for one the same rate; who reads more tokens a pair gets fewer steps. Of the parts those that begin with a stage of
-another method are not held to the budget: that stage comes on top, as long as its method's own recipe makes it; and
-steps are reckoned with a method's own suffix, so that a last token closed by keywords reads 8% less. Half of the
-budget says what the methods that take longer for a token have in the seconds of the others.
+A budget is a number of tokens that the decoder reads in training, including the stages of its own that a method puts
+before the supervised one. All methods read the same pairs in the same order, with the same batches and adapters, and
+all but one have the same learning rate; a method that reads more tokens per pair gets fewer steps. Two kinds of
+combinations are not on the exact budget. A stage of another method at the start comes on top, as long as in that
+method's own recipe. And steps are computed with a method's own suffix, so that last-token pooling with the suffix
+``keywords`` reads 8% less. Half of the budget shows what slower methods reach in the time of the others.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ SIZES = {
     "gpu": {"batch_size": 128, "max_length": 256, "learning_rate": 3e-4, "warmup_steps": 30},
     "paper": {"data": "e5", "batch_size": 512, "max_length": 512, "learning_rate": 1e-4, "warmup_steps": 300},
 }
-"""The supervised stage of all methods, but for the rate of Causal2Vec at ``cpu``: at the others' its MLP hardly
-learns, so it has that of its own notebook.
+"""The supervised stage of all methods. At ``cpu`` Causal2Vec has the learning rate of its own notebook: at that of the
+others its MLP learns hardly anything.
 """
 
 _TEMPERATURE = {"lens": 0.02}  # its paper's; 0.05 is Causal2Vec's and Anchor's, and the others leave it open
@@ -58,7 +58,7 @@ _OPTIONS: dict[str, Mapping[str, Any]] = {
     "anchor": {"suffix": "keywords"},
     "icl": {**_ANSWER, "examples": icl.examples()},
 }
-"""How texts are closed where the last token is the vector: as the methods' own notebooks found that they learn."""
+"""Suffixes for vectors of a last token: those with which the methods learnt in their own notebooks."""
 
 
 @lru_cache
@@ -69,7 +69,7 @@ def _sample(backbone: str) -> tuple[PreTrainedTokenizerBase, pd.DataFrame]:
 
 @lru_cache
 def tokens_a_pair(method: str, backbone: str, max_length: int) -> float:
-    """How many tokens of a query and its document the decoder reads: the mean over 256 training pairs of docs.
+    """Mean number of tokens that the decoder reads of a query and its document, over 256 training pairs of docs.
 
     Args:
         method: A name from ``workbook.METHODS``.
@@ -143,16 +143,16 @@ def _with_first(name: str, method: str, before: str, share: float = 1.0, start_f
 
 
 def evaluate_variant(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
-    """Suite docs, the loss on held-out pairs, and where each query's document stands in the ranking.
+    """Suite docs, the loss on held-out pairs, and the rank of each query's document.
 
     Args:
         model: An embedder; it is left as it is.
         sizes: Sizes of evaluation.
 
     Returns:
-        Tidy rows: ``metric``, ``task``, ``type``, ``score``, ``low``, ``high`` and ``items``. ``score`` are those of
-        suite docs; ``loss`` is in nats, a guess is log 32; ``rank`` has a row a query (``task``, its number), 1 if its
-        document comes first of the scale's documents; equal scores count against it.
+        Tidy rows: ``metric``, ``task``, ``type``, ``score``, ``low``, ``high`` and ``items``. Rows of the metric
+        ``score`` are those of suite docs; ``loss`` is in nats, with chance at log 32; ``rank`` has one row per query
+        (``task``, its number), 1 if its document is the first of the scale's documents; equal scores count against it.
     """
     pairs = load_docs().split("test").head(sizes.documents)
     with cut_to(model, sizes.max_length):
@@ -169,7 +169,7 @@ def evaluate_variant(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
 
 
 UNTRAINED = ", untrained"
-"""At the end of the name of a method that is not trained."""
+"""Suffix of the name of a method that is not trained."""
 
 COMPARED = (
     *("mean", "weighted-mean", "last-token", "echo"),
@@ -205,7 +205,7 @@ HALF = Experiment(
     measure=evaluate_variant,
     inputs=SUITE_DOCS,
 )
-"""In mean pooling's seconds these methods have between half of the budget and all of it."""
+"""In the time of mean pooling these methods get through between half of the budget and all of it."""
 
 # What a contextual token is compared with: Causal2Vec's prompt, suffix and rate, and no encoder.
 _NO_CONTEXT = {"encoder": None, "encoder_options": {}, "template": without_context()}

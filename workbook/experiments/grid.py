@@ -1,4 +1,4 @@
-"""What an experiment is: variants of a method, each trained and measured under several seeds."""
+"""Experiments as data: variants of a method, each trained and measured with several seeds."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ SUITE_DOCS = (
     *("docs", "instructions/docs.csv"),
     *("texts/paraphrase_ladder.csv", "texts/reviews.csv", "texts/topics.csv"),
 )
-"""What suite docs reads, for :attr:`Experiment.inputs`."""
+"""The data that suite docs reads, for :attr:`Experiment.inputs`."""
 
 _CORPORA = {"docs": load_docs, "roles": load_roles}
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One row of an ablation: a chain, and the stages it goes through.
+    """One row of an ablation: a chain, and the stages that train it.
 
     Attributes:
-        name: As tables call it, such as ``Bi + MNTP``.
+        name: Its name in tables, such as ``Bi + MNTP``.
         method: A name from ``workbook.METHODS``.
         stages: Stages of the method's recipe, in its order; none for a model that is not trained.
-        options: Of ``workbook.build``, such as another attention.
-        recipe: From the names of a scale and of a backbone to a recipe in place of the method's own.
-        hybrid_with: Another variant, trained under the same seed: what is measured is the hybrid of both.
-        start_from: Another variant, trained under the same seed before this one, which begins with its decoder.
+        options: Options of ``workbook.build``, such as another attention.
+        recipe: Function of the names of a scale and a backbone, which returns a recipe in place of the method's own.
+        hybrid_with: Another variant, trained with the same seed; the hybrid of both is measured.
+        start_from: Another variant, trained with the same seed before this one, which starts from its decoder.
     """
 
     name: str
@@ -62,11 +62,14 @@ class Variant:
     start_from: Variant | None = None
 
     def trained_by(self, scale: str, backbone: str) -> Recipe:
-        """Its stages at a scale.
+        """Its recipe at a scale.
 
         Args:
             scale: Name of the scale.
             backbone: Name of the backbone.
+
+        Raises:
+            UnknownNameError: No such scale, or a stage that the recipe does not have.
         """
         made = (self.recipe or methods.get(self.method).recipe)(scale, backbone)
         return made.only(*self.stages)
@@ -77,6 +80,9 @@ class Variant:
         Args:
             scale: Name of the scale.
             backbone: Name of the backbone.
+
+        Raises:
+            UnknownNameError: No such scale, or an option that does not exist.
         """
         options = {**methods.options(self.method, scale, backbone), **self.options}
         return methods.get(self.method).chain.with_options(**options)
@@ -84,14 +90,14 @@ class Variant:
     def train(
         self, seed: int, scale: str, backbone: str, evaluator: Evaluator | None = None, progress: bool | None = None
     ) -> Trained:
-        """Build it, on the decoder of the variant that goes before if one does, and train it.
+        """Build it, on the decoder of ``start_from`` if there is one, and train it.
 
         Args:
             seed: Of data order, masks, dropout and new weights.
             scale: Name of the scale.
             backbone: Name of the backbone.
-            evaluator: What to measure while the last stage trains.
-            progress: As for :func:`workbook.training.train`.
+            evaluator: A measurement while the last stage trains.
+            progress: See :func:`workbook.training.train`.
         """
         from .. import training
 
@@ -106,22 +112,22 @@ class Variant:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A grid of variants and seeds, and what is measured in each cell.
+    """A grid of variants and seeds with its measurement; one variant with one seed is a cell.
 
     Attributes:
         name: Begins with the number of its notebook, such as ``02_stages``; a draft has any other name.
         description: One line.
         variants: The rows; those that are not trained are measured once, whatever the seeds.
-        sizes: The sizes of evaluation, by scale of the training.
-        measure: From the trained model and the sizes to tidy rows. None for a curve alone.
-        evaluator: From the sizes to what is measured while the last stage trains. None for the end alone.
-        inputs: What ``measure`` and ``evaluator`` measure on: the corpora ``docs`` and ``roles`` by name, files below
-            ``data/`` by their paths there. When one of them changes, records are stale.
+        sizes: Function of the training's scale that returns the sizes of evaluation.
+        measure: Function of the trained model and the sizes that returns tidy rows. None for a curve alone.
+        evaluator: Function of the sizes that returns the measurement while the last stage trains. None for no curve.
+        inputs: The data that ``measure`` and ``evaluator`` read: the corpora ``docs`` and ``roles`` by name, files
+            below ``data/`` by their paths there. When one of them changes, records are stale.
         losses: Whether the losses of training are rows as well.
-        rerun_variants: The variants that are computed beside the record when a notebook reruns the experiment, such as
-            the one that the notebook trains in any case.
-        version: Raised when ``measure`` or ``evaluator`` changes, so that no older record is taken for the new one. A
-            changed ``evaluator`` needs another name too, since trained stages are kept with their curves.
+        rerun_variants: The variants that are also computed live when a notebook reruns the experiment, such as the one
+            that the notebook trains anyway.
+        version: Raised when ``measure`` or ``evaluator`` changes, so that older records become stale. A changed
+            ``evaluator`` needs another name too, since trained stages are kept with their curves.
     """
 
     name: str
@@ -139,7 +145,7 @@ class Experiment:
         """The variant of that name.
 
         Raises:
-            UnknownNameError: None has it.
+            UnknownNameError: No such variant.
         """
         found = {variant.name: variant for variant in self.variants}
         if name not in found:
@@ -147,11 +153,14 @@ class Experiment:
         return found[name]
 
     def cells(self, seeds: range | list[int], names: tuple[str, ...] = ()) -> list[tuple[Variant, int]]:
-        """Variants and seeds in the order they are computed: all variants of the first seed first.
+        """Variants and seeds in the order in which they are computed: all variants of the first seed first.
 
         Args:
             seeds: Seeds, in their order.
-            names: Of variants; all of them if none is given.
+            names: Names of variants; empty for all.
+
+        Raises:
+            UnknownNameError: No such variant.
         """
         chosen = [self.variant(name) for name in names] or list(self.variants)
         seeds = list(seeds)
@@ -165,11 +174,11 @@ class Experiment:
             seed: Of its training.
             scale: Name of the scale.
             backbone: Name of the backbone.
-            progress: As for :func:`workbook.training.train`.
+            progress: See :func:`workbook.training.train`.
 
         Returns:
-            Tidy rows: what ``measure`` gives; behind it, with ``step``, the curve of ``evaluator``, and with ``losses``
-            those of every stage (``task``), as ``training`` in ``metric``.
+            Tidy rows: those of ``measure``; then, with ``step``, the curve of ``evaluator``; then, with ``losses``,
+            those of every stage (``task``), with the ``metric`` ``training``.
         """
         sizes = self.sizes(scale)
         evaluator = self.evaluator(sizes) if self.evaluator else None
@@ -183,7 +192,7 @@ class Experiment:
         return pd.concat([*parts, *([trained[0].curve] if self.evaluator else [])], ignore_index=True)
 
     def data(self, variant: Variant, scale: str, backbone: str) -> dict[str, dict[str, str]]:
-        """Hex sha256 of all data behind a cell: ``trained_on`` by stage, ``measured_on`` by the names in ``inputs``.
+        """Hex sha256 of all data of a cell: ``trained_on`` by stage, ``measured_on`` by the names in ``inputs``.
 
         Args:
             variant: One of the experiment's.
@@ -204,17 +213,20 @@ class Experiment:
         }
 
     def fingerprint(self, variant: Variant, seed: int, scale: str, backbone: str) -> str:
-        """Hex sha256 of what a cell's numbers depend on, versions and machine aside.
+        """Hex sha256 of everything that a cell's numbers depend on, versions and machine aside.
 
-        That is the chain with its template, the stages with the options of their objectives, the data that they read
-        and that is measured on, backbone and teachers, the sizes of evaluation, the seed, and ``version``; what is at a
-        default as well as what is not. See :data:`workbook.resolved.ADDED_LATER` for options that came later.
+        That is the chain with its template, the stages with the options of their objectives, the data of training and
+        of measurement, backbone and teachers, the sizes of evaluation, the seed, and ``version``, with all defaults.
+        See :data:`workbook.resolved.ADDED_LATER` for options that came later.
 
         Args:
             variant: One of the experiment's.
-            seed: Of its training; of no matter where nothing is trained.
+            seed: Of its training; does not matter if nothing is trained.
             scale: Name of the scale.
             backbone: Name of the backbone.
+
+        Raises:
+            MissingDataError: As :meth:`data`.
         """
         recipe, sizes = variant.trained_by(scale, backbone), self.sizes(scale)
         evaluator = self.evaluator(sizes) if self.evaluator else None
@@ -238,18 +250,18 @@ class Experiment:
 
 
 def _file_sha256(source: str) -> str | None:
-    """Hex sha256 of a user's file; None for a source by name, which stays as it is while this process lives."""
+    """Hex sha256 of a user's file; None for a source by name, which does not change while this process lives."""
     path = Path(source).expanduser()
     return sha256(path) if os.path.isfile(path) else None
 
 
 @lru_cache
 def _corpus(load: Callable[[], Docs | Roles]) -> str:
-    """Fingerprint of a corpus, read once: its packages stay as they are while this process lives."""
+    """Fingerprint of a corpus, read once: its packages do not change while this process lives."""
     return load().fingerprint
 
 
 @lru_cache
 def _data(backbone: str, file: str | None, **reading: Any) -> str:
-    """Fingerprint of a stage's training data, read once for every content of its file."""
+    """Fingerprint of a stage's training data, computed once for every content of its file."""
     return training_data.load(**reading, tokenizer=backbones.load_tokenizer(backbone)).fingerprint

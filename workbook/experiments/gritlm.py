@@ -1,4 +1,4 @@
-"""A draft: what a language model's own loss costs an embedder, and what it keeps. No notebook reads it yet."""
+"""A draft: what the language model's own loss costs an embedder, and what it preserves. No notebook reads it yet."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from ..scale import Scale
 
 WRITTEN = 32
-"""Documents whose generative loss is measured."""
+"""Number of documents whose generative loss is measured."""
 
 
 @torch.no_grad()
 def evaluate_variant(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
-    """Suite docs, and what it takes to write documents that no training sees.
+    """Suite docs, and the loss of writing held-out documents.
 
     Args:
         model: An embedder; it is left as it is.
         sizes: Sizes of evaluation.
 
     Returns:
-        Tidy rows: ``metric``, ``task``, ``type``, ``score``, ``low``, ``high`` and ``items``. ``score`` are the points
-        of suite docs, ``generative`` the mean loss a token in nats, causally.
+        Tidy rows: ``metric``, ``task``, ``type``, ``score``, ``low``, ``high`` and ``items``. The metric ``score`` has
+        the points of suite docs, ``generative`` the mean causal loss per token in nats.
     """
     documents = load_docs().split("test")["document"].head(WRITTEN).tolist()
     with cut_to(model, sizes.max_length):

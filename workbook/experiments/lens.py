@@ -1,4 +1,4 @@
-"""The experiments of notebook 04: pooling by mask, what vectors name, how many clusters, lexicon against dense."""
+"""The experiments of notebook 04: pooling by mask, words in vectors, numbers of clusters, lexicon against dense."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLUSTERS = (1000, 4000, 16000, "vocabulary")
 """Numbers of clusters; ``vocabulary`` is the head as it is."""
 
 UNTRAINED = "untrained"
-"""Name of the variant of 04_pooling that is LENS before training: the maximum, without the causal mask."""
+"""Name of the variant of 04_pooling that is LENS before training: max pooling, without the causal mask."""
 
 _STAGE = ("distilled",)
 
@@ -51,7 +51,7 @@ def lexicon(
         variant: Name of the variant.
         pooling: ``max``, ``sum`` or ``last``.
         mask: ``causal`` or ``bidirectional``.
-        clusters: How many, or ``vocabulary`` for none.
+        clusters: Number of clusters, or ``vocabulary`` for none.
         **others: Options of the lexicon, such as ``centred``.
     """
     options = {"pooling": pooling, "clusters": clusters} | others
@@ -59,18 +59,19 @@ def lexicon(
 
 
 def keywords(model: SentenceTransformer, sizes: Scale, top: int = 5, shown: int = 3) -> pd.DataFrame:
-    """How many of a query's heaviest clusters hold one of its own tokens, by two orders of weight.
+    """Number of a query's top clusters that hold one of its own tokens, by two orders of weight.
 
     Args:
         model: LENS.
-        sizes: Of evaluation; ``queries`` of docs, dev, are read with their instruction.
-        top: How many clusters of a query.
-        shown: Of how many queries the clusters are named.
+        sizes: Sizes of evaluation; ``queries`` queries of docs, dev, are read with their instruction.
+        top: Number of clusters per query.
+        shown: Number of queries whose clusters are named.
 
     Returns:
-        One row an order and query: ``order``, ``heaviest`` by weight or ``telling`` by how far the weight is above its
-        mean over the queries; ``sentence`` (the query's index); ``words``, which is ``top``; ``correct``, how many hold
-        a token of the query; and ``named``, the first word of each cluster, a star behind those; empty after ``shown``.
+        One row per order and query: ``order`` (``heaviest``, by weight, or ``telling``, by weight above its mean over
+        the queries); ``sentence`` (the query's index); ``words`` (``top``); ``correct`` (number of clusters that hold a
+        token of the query); and ``named`` (the first word of each cluster, with a star after those that do; empty after
+        ``shown`` queries).
 
     Source: LENS, table 3; counts and the second order are this project's.
     """
@@ -129,7 +130,7 @@ HYBRID = Experiment(
         _SUM,
         _DENSE,
         Variant("lexicon + dense", _MAX.method, _STAGE, _MAX.options, hybrid_with=_DENSE),
-        # The control: two models know more than one, whatever their vectors are made of.
+        # The control: two models know more than one, whatever their vectors are.
         Variant("lexicon + lexicon", _MAX.method, _STAGE, _MAX.options, hybrid_with=_SUM),
     ),
     sizes=smaller,

@@ -1,4 +1,4 @@
-"""The experiments of notebook 02: what each step of LLM2Vec changes, in vectors, in words and inside."""
+"""The experiments of notebook 02: the effect of each step of LLM2Vec on vectors, on words and on hidden states."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ PUBLISHED = {
     ("bidirectional", "simcse"): BI_SIMCSE.name,
     ("bidirectional", "mntp+simcse"): FULL.name,
 }
-"""Names of the variants by the attention and training of the published tables, in the order of table 5."""
+"""Names of variants by attention and training in the published tables, in the order of table 5."""
 
 POOLINGS = ("mean", "weighted-mean", "last-token")
 _EVERY = {"quick": 2, "cpu": 10, "gpu": 25, "paper": 25}
 
 
 def above_uni(published: pd.DataFrame, ours: pd.DataFrame) -> pd.DataFrame:
-    """What each step adds to the causal model, in points: the paper's models, and ours beside them.
+    """Gain of each step over the causal model, in points, for the paper's models and for ours.
 
     Args:
         published: Columns model, attention, training and score, of one pooling; scores of several tasks are averaged.
-        ours: Columns variant and score, one row a variant.
+        ours: Columns variant and score, one row per variant.
 
     Returns:
-        One row a variant, one column a model that has a causal row; ours is the last, ``here``.
+        One row per variant, one column per model that has a causal row; ours is the last, ``here``.
     """
     names = [PUBLISHED.get(key) for key in zip(published["attention"], published["training"], strict=True)]
     table = published.assign(variant=names).pivot_table(index="variant", columns="model", values="score")
@@ -59,7 +59,11 @@ def above_uni(published: pd.DataFrame, ours: pd.DataFrame) -> pd.DataFrame:
 
 
 def smaller(scale: str) -> Scale:
-    """Sizes of evaluation for tables of many models: two thirds of the texts, half their length."""
+    """Sizes of evaluation for tables of many models: two thirds of the texts, at half their length.
+
+    Raises:
+        UnknownNameError: No such scale.
+    """
     sizes = get_scale(scale)
     return sizes.model_copy(update={"texts": sizes.texts * 2 // 3, "max_length": sizes.max_length // 2})
 
@@ -74,7 +78,7 @@ def by_pooling(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     Returns:
         One row per pooling and task, and the task ``average``: pooling, task, type, score, low, high (points), items.
 
-    Source: LLM2Vec, table 5. Every model is trained with its mean; the paper does not say whether its rows are.
+    Source: LLM2Vec, table 5. Here every model is trained with mean pooling; the paper does not say how its rows are.
     """
     frames = []
     with read_once(model[0].decoder):
@@ -88,7 +92,7 @@ def by_pooling(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
 
 
 def role_splits(sizes: Scale) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The snippets of the roles corpus that the word-level probe learns from, and those that it is tested on."""
+    """The snippets of the roles corpus that train the word-level probe, and those that test it."""
     roles = load_roles()
     return roles.split("train")[: 4 * sizes.texts], roles.split("test")[: 2 * sizes.texts]
 
@@ -102,7 +106,7 @@ def words(model: SentenceTransformer, sizes: Scale, *, shifted: bool = False) ->
         shifted: Read a word from the states one to its left.
 
     Returns:
-        One row a sentence of the test split: sentence, words (that were scored), correct.
+        One row per sentence of the test split: sentence, words (that were scored), correct.
 
     Source: LLM2Vec, section 3.1; ``shifted`` for models trained with MNTP, appendix D.1.3.
     """
@@ -122,7 +126,7 @@ def shifted_words(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
 
 
 def inside(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
-    """The prefix test, and how alike causal and bidirectional states are.
+    """The prefix test, and the similarity of causal and bidirectional states.
 
     Args:
         model: An embedder; it is left as it is.
@@ -143,7 +147,7 @@ def inside(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
 
 
 def retrieval_and_sts(sizes: Scale) -> Evaluator:
-    """Two tasks of suite docs while a stage trains: retrieval, and similarity of sentences."""
+    """Two tasks of suite docs while a stage trains: retrieval and STS."""
     from ..training import Evaluator
 
     few = sizes.model_copy(update={"queries": sizes.queries // 2, "documents": sizes.documents // 2, "pairs": 100})

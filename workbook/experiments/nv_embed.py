@@ -19,19 +19,19 @@ POOLINGS = {
     "latent attention": "latent_attention",
     "self-attention": "self_attention",
 }
-"""Poolings of the published tables, and what the library calls them."""
+"""Names of poolings in the published tables, and their names in the library."""
 
 MASKS = ("bidirectional", "causal")
 _STAGES = ("retrieval", "blended")
 
 
 def name(pooling: str, mask: str, stages: int) -> str:
-    """Name of the variant: a key of :data:`POOLINGS`, one of :data:`MASKS`, and after how many stages.
+    """Name of the variant with a pooling and a mask after some stages.
 
     Args:
         pooling: A key of :data:`POOLINGS`.
         mask: One of :data:`MASKS`.
-        stages: How many have been trained.
+        stages: Number of stages that have been trained.
     """
     return f"{pooling}, {mask}, stage {stages}"
 
@@ -46,10 +46,10 @@ _tasks = partial(suite_docs, others=("PackageClustering",))
 
 
 def shuffled_clusters(scale: str) -> dict[str, float]:
-    """What clusterings score by chance: the V-measure (points) of labels shuffled, the mean of a hundred times.
+    """Scores of clustering at chance: the mean V-measure (points) of labels shuffled a hundred times.
 
     Returns:
-        By name, ``shuffled packages`` and ``shuffled topics``, at the sizes that the experiments are run at.
+        ``shuffled packages`` and ``shuffled topics`` by name, at the sizes of the experiments.
     """
     draw, found = np.random.default_rng(0), {}
     for task, kind in (("PackageClustering", "packages"), ("TopicClustering", "topics")):

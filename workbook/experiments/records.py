@@ -1,10 +1,10 @@
 """Recorded runs: the numbers of an experiment as two small files, filled cell by cell, and checked for staleness.
 
-``<name>-<scale>-<backbone>.csv`` holds tidy rows with the columns variant and seed first; the ``.json`` beside it says
-of every cell what it was computed from and by what, with a checksum of its rows. A cell whose fingerprint is today's is
-never computed again. The rows are written before the manifest and read after it: a cell is there once the manifest
-lists it. A recording that was stopped between the two leaves one cell whose rows have another checksum: filling the
-record computes it again, and nothing else reads it.
+``<name>-<scale>-<backbone>.csv`` holds tidy rows with the columns variant and seed first. The manifest, the ``.json``
+beside it, lists for every cell what it was computed from and by what, with a checksum of its rows. A cell with the
+current fingerprint is never computed again. The rows are written before the manifest and read after it: a cell exists
+once the manifest lists it. A recording that was stopped between the two leaves one cell whose rows have another
+checksum: filling the record computes it again, and nothing else reads it.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from ..scale import get_scale
 from .grid import Experiment, Variant
 
 RECORDED = ROOT / "data" / "runs"
-"""The records that the project keeps."""
+"""Folder of the records that the project keeps."""
 
 _CELL = {
     *("variant", "seed", "fingerprint", "rows_sha256", "data", "seconds"),
     *("device", "platform", "threads", "written", "versions"),
 }
-"""What a manifest says of a cell."""
+"""Fields of a cell in a manifest."""
 
 _PACKAGES = ("torch", "transformers", "sentence-transformers", "peft", "mteb", "numpy", "scikit-learn")
 
@@ -49,10 +49,10 @@ class Record:
     """The record of one experiment at one scale in one folder.
 
     Args:
-        experiment: Which.
-        scale: Name of the scale that it was trained at.
+        experiment: The experiment.
+        scale: Name of the scale at which it is trained.
         backbone: Name of the backbone.
-        folder: Where the files are.
+        folder: Folder of the files; None for :data:`RECORDED`.
 
     Raises:
         UnknownNameError: No such scale.
@@ -65,14 +65,14 @@ class Record:
         self.csv, self.json = self.folder / f"{stem}.csv", self.folder / f"{stem}.json"
 
     def exists(self) -> bool:
-        """Whether anything is recorded, be it damaged; rows alone are those of a recording that was stopped early."""
+        """True if there is a manifest, even a damaged one; rows without one are of a recording that stopped early."""
         return self.json.is_file()
 
     def read(self) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
-        """The rows, and of each cell what it was computed from and by what; both empty where nothing is recorded.
+        """The rows, and the manifest's entry of each cell; both empty if nothing is recorded.
 
         Raises:
-            DamagedFileError: One of the two files is missing or can't be read, or a cell has not the rows that were
+            DamagedFileError: One of the two files is missing or can't be read, or a cell has other rows than were
                 written.
         """
         frame, cells, changed = self._read()
@@ -81,7 +81,7 @@ class Record:
         return frame, cells
 
     def _read(self) -> tuple[pd.DataFrame, list[dict[str, Any]], list[dict[str, Any]]]:
-        """As :meth:`read`, and apart from them the cells whose rows are not those that were written.
+        """As :meth:`read`, and the cells whose rows are not those that were written.
 
         Raises:
             DamagedFileError: One of the two files is missing or can't be read.
@@ -110,7 +110,7 @@ class Record:
         )
 
     def stale(self) -> list[str]:
-        """The recorded cells that today's experiment would compute from something else, by name."""
+        """Names of the recorded cells whose fingerprint is no longer that of the experiment."""
         _, cells = self.read()
         names = [f"{self.experiment.name}, {_named(cell)}" for cell in cells]
         return [name for name, cell in zip(names, cells, strict=True) if not self._is_current(cell)]
@@ -123,17 +123,17 @@ class Record:
         wait: bool = True,
         progress: bool | None = None,
     ) -> pd.DataFrame:
-        """Compute what is missing or stale, keep every cell as soon as it is there, and return all rows asked for.
+        """Compute missing and stale cells, keep each as soon as it is done, and return the rows of all cells asked for.
 
-        Several processes may fill one record at a time: each takes cells that no other is at. In the end, stale cells
-        that were not asked for are dropped. Cells whose rows are not those that were written are missing; a warning
-        names them.
+        Several processes may fill one record at a time: each takes cells that no other is computing. At the end, stale
+        cells that were not asked for are dropped. Cells whose rows are not those that were written count as missing; a
+        warning names them.
 
         Args:
             seeds: Seeds.
-            variants: Names of variants; all of them if none is given.
-            wait: Wait for cells that other processes are at; else leave them to those, and their rows out.
-            progress: A bar over the cells; None shows it in a terminal.
+            variants: Names of variants; empty for all.
+            wait: Wait for cells that other processes are computing; otherwise leave their rows out.
+            progress: Whether to show a bar over the cells; None for in a terminal.
 
         Raises:
             UnknownNameError: No such variant.
@@ -169,7 +169,7 @@ class Record:
                 if not wait:
                     break
                 if waiting:
-                    time.sleep(2)  # another process is at what is left
+                    time.sleep(2)  # another process is computing what is left
         with self._lock():
             frame, cells, _ = self._read()
             current = [cell for cell in cells if self._is_current(cell)]
@@ -182,7 +182,7 @@ class Record:
         """All recorded rows.
 
         Args:
-            stale: Give rows of earlier recipes too; :meth:`warning` says of them what they are.
+            stale: Return rows of stale cells too; :meth:`warning` describes them.
 
         Raises:
             MissingDataError: Nothing is recorded.
@@ -202,7 +202,7 @@ class Record:
         return frame
 
     def warning(self) -> str:
-        """A sentence for readers where recorded numbers are of earlier recipes, data or code; else an empty string.
+        """A sentence for readers if recorded numbers come from earlier recipes, data or code; otherwise empty.
 
         Raises:
             DamagedFileError: As :meth:`read`.
@@ -235,7 +235,7 @@ class Record:
 
     @property
     def _backbone(self) -> str:
-        """The backbone as a record may say it: of a local folder the name alone."""
+        """The name of the backbone for a record: of a local folder the last part alone."""
         return Path(self.backbone).name if os.path.isdir(Path(self.backbone).expanduser()) else self.backbone
 
     @property
@@ -251,7 +251,7 @@ class Record:
         return variant is not None and self._fingerprint(variant, cell["seed"]) == cell["fingerprint"]
 
     def _lock(self) -> AbstractContextManager[None]:
-        """Held while the two files are written, and by those who read what others may be writing."""
+        """The lock that is held while the two files are written, and while reading what others may be writing."""
         return locked(self.csv.name)
 
     def _has(self, variant: Variant, seed: int, fingerprint: str) -> bool:
@@ -315,7 +315,7 @@ def _named(cell: dict[str, Any]) -> str:
 
 
 def _sums(written: pd.DataFrame) -> dict[tuple[str, int], str]:
-    """Hex sha256 of the rows of each cell, without the columns that other cells bring."""
+    """Hex sha256 of the rows of each cell, without columns that only other cells have."""
     rows: dict[tuple[str, int], list[dict[str, str]]] = {}
     for row in written.to_dict("records"):
         cell = row.pop("variant"), int(row.pop("seed"))

@@ -1,4 +1,4 @@
-"""What the grids of notebooks 03 and later measure: suite docs, in a part of each scale's own sizes."""
+"""The measurements of the grids of notebooks 03 and later: suite docs, at a part of each scale's own sizes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,11 @@ _SMALLER = {
 
 
 def smaller(scale: str) -> Scale:
-    """Sizes of evaluation: where a grid of many models would take a day on a CPU, a part of the scale's own."""
+    """Sizes of evaluation: a part of the scale's own if a grid of many models would take a day on a CPU.
+
+    Raises:
+        UnknownNameError: No such scale.
+    """
     return get_scale(scale).model_copy(update=_SMALLER.get(scale, {}))
 
 
@@ -39,10 +43,10 @@ def suite_docs(model: SentenceTransformer, sizes: Scale, others: tuple[str, ...]
     Args:
         model: An embedder; it is left as it is.
         sizes: Sizes of evaluation.
-        others: Offline tasks that are measured too.
+        others: Names of other offline tasks.
 
     Returns:
-        One row a task: task, type, score, low, high (points), items.
+        One row per task: task, type, score, low, high (points), items.
     """
     own = SUITES["docs"].tasks
     scores = evaluation.evaluate(model, [*own, *others], scale=sizes, instructions="docs", progress=False)
@@ -51,13 +55,16 @@ def suite_docs(model: SentenceTransformer, sizes: Scale, others: tuple[str, ...]
 
 
 def held_out_loss(model: SentenceTransformer, batches: int = 2, size: int = 32, temperature: float = 0.05) -> float:
-    """InfoNCE (nats) over in-batch negatives, on pairs of docs that no training sees: log(size) is a guess.
+    """Mean InfoNCE (nats) over in-batch negatives, on held-out pairs of docs; chance is log(size).
 
     Args:
         model: An embedder.
-        batches: How many; the mean is returned.
-        size: Pairs of a batch.
-        temperature: Of the cosines.
+        batches: Number of batches.
+        size: Pairs per batch.
+        temperature: Divisor of the cosines.
+
+    Raises:
+        MissingDataError: A package that the docs corpus is made of is not installed.
     """
     pairs = load_docs().split("test").head(batches * size)
     asked = instruction_of("DocsRetrieval")
@@ -74,7 +81,7 @@ def held_out_loss(model: SentenceTransformer, batches: int = 2, size: int = 32, 
 
 @contextmanager
 def read_once(decoder: PreTrainedModel) -> Iterator[None]:
-    """Keep the states of every batch, so that another pooling of the same texts costs no second reading."""
+    """Keep the states of every batch inside the block, so that another pooling of the same texts costs no new pass."""
     read, kept = decoder.forward, {}
 
     def remembered(**inputs: Any) -> BaseModelOutput:

@@ -1,4 +1,4 @@
-"""From recorded rows to a number with its interval: items vary, and so do seeds."""
+"""Numbers with intervals from recorded rows: over items and over seeds."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from ..evaluation import intervals
 
 
 def over_seeds(rows: pd.DataFrame, by: list[str], value: str = "score") -> pd.DataFrame:
-    """The mean over seeds, with a 95 % interval for what other items and other seeds would have given.
+    """The mean over seeds, with a 95 % interval over items and seeds.
 
-    The half widths of the two add up in squares: that of the items, from the columns ``low`` and ``high`` where there
-    are any (the same items under every seed, so it does not shrink with their number), and Student's t over the seeds
-    (nothing for a single seed, which can't tell). A single seed without such columns has no interval: NaN.
+    The squares of two half widths add up: that of the items, from the columns ``low`` and ``high`` if there are any
+    (the same items with every seed, so it does not shrink with the number of seeds), and Student's t over the seeds
+    (nothing for a single seed). A single seed without such columns has no interval: NaN.
 
     Args:
-        rows: Tidy rows with the columns of ``by``, ``seed`` and ``value``, one a seed.
-        by: Columns that tell the groups apart.
+        rows: Tidy rows with the columns of ``by``, ``seed`` and ``value``, one per group and seed.
+        by: Columns that identify a group.
         value: Column of the numbers.
 
     Returns:
-        One row a group, in the order of their first rows: the columns of ``by``, ``value``, low, high, seeds. Figures
-        draw no bar for NaN, and claims on such numbers are not tested.
+        One row per group, in the order of their first rows: the columns of ``by``, ``value``, low, high, seeds. Figures
+        draw no interval for NaN, and claims on such numbers are not tested.
 
     Raises:
-        InvalidValueError: A column that is missing, or a seed that is twice in a group.
+        InvalidValueError: A missing column, or a seed that is twice in a group.
     """
     check_rows(rows, by, "seed", value)
     found = []
@@ -42,17 +42,17 @@ def over_seeds(rows: pd.DataFrame, by: list[str], value: str = "score") -> pd.Da
 
 
 def accuracy(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Accuracy in points with its 95 % interval, from counts by sentence: words of a sentence stand or fall together.
+    """Accuracy in points with its 95 % interval over sentences, since the words of a sentence are not independent.
 
     Args:
-        rows: Columns of ``by``, ``sentence``, ``words`` (scored) and ``correct``, one row a sentence.
-        by: Columns that tell the groups apart; with several seeds, ``seed`` is one of them.
+        rows: Columns of ``by``, ``sentence``, ``words`` (scored) and ``correct``, one row per sentence.
+        by: Columns that identify a group; with several seeds, ``seed`` is one of them.
 
     Returns:
-        One row a group, in the order of their first rows: the columns of ``by``, score, low, high (points).
+        One row per group, in the order of their first rows: the columns of ``by``, score, low, high (points).
 
     Raises:
-        InvalidValueError: A column that is missing, or a sentence that is twice in a group.
+        InvalidValueError: A missing column, or a sentence that is twice in a group.
     """
     check_rows(rows, by, "sentence", "words", "correct")
     found = []

@@ -1,4 +1,4 @@
-"""Explorers: to type and choose where a person looks on, a table in batch runs."""
+"""Explorers: interactive where a person can type and choose, a table in batch runs."""
 
 from .methods import MethodExplorer
 from .single import Explorer, LatentExplorer, LexiconExplorer

@@ -1,4 +1,4 @@
-"""One panel for several methods: what each makes of the same texts, side by side."""
+"""One panel for several methods on the same texts, side by side."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 _POOLINGS = {"latents": LatentAttention, "words": Lexicon}
-"""What only some methods have, and the pooling that has it."""
+"""Views that only some methods have, and the pooling that they need."""
 
 
 class MethodExplorer(Panel):
-    """What several methods make of texts: similarities, neighbours, clusters, lengths of vectors, latents and words.
+    """Several methods on the same texts: similarities, neighbours, clusters, lengths of vectors, latents and words.
 
-    Latents and words are there where a method has them. A model reads a text once, and its vector is kept for as long
-    as the explorer; latents and words are read anew.
+    Latents and words are shown for methods that have them. A model reads a text once, and its vector is kept as long as
+    the explorer; latents and words are computed every time.
 
     Args:
         models: Embedders by name; they are left as they were.
-        texts: Texts to pick from, at least two that differ.
-        prompts: By name of a model, what stands in front of every text: the bare instruction, where the model begins
-            with a ``workbook.modules.Decoder``. Models that are not named have none.
+        texts: Texts to pick from, at least two distinct ones.
+        prompts: Prompt of every text by name of a model: the bare instruction, if the model begins with a
+            ``workbook.modules.Decoder``. Other models have none.
 
     Raises:
-        InvalidValueError: No model, something that is none, texts that are blank or fewer than two.
+        InvalidValueError: No model, something that is not a model, or texts that are blank or fewer than two.
         UnknownNameError: A prompt for a model that is not there.
     """
 
@@ -62,7 +62,7 @@ class MethodExplorer(Panel):
         self._readers: dict[str, TextExplorer] = {}
 
     def vectors(self, method: str, texts: Sequence[str]) -> np.ndarray:
-        """The vectors of texts, (texts, dim), not normalised; a text is read the first time that it is asked for.
+        """The vectors of texts, (texts, dim), not normalised; each text is read once.
 
         Args:
             method: Name of one of the explorer's methods.
@@ -87,7 +87,7 @@ class MethodExplorer(Panel):
 
         Args:
             methods: Names of the explorer's methods.
-            texts: Strings, two at least.
+            texts: Strings, at least two.
 
         Raises:
             InvalidValueError: No method, texts that are blank or fewer than two, or as :meth:`vectors`.
@@ -104,16 +104,16 @@ class MethodExplorer(Panel):
         """The texts nearest to one, by method.
 
         Args:
-            methods: Names.
+            methods: Names of the explorer's methods.
             text: The one; among ``texts`` it is left out.
             texts: The others.
-            top: How many.
+            top: Number of neighbours.
 
         Returns:
             One row per method and rank: ``method``, ``rank`` (from 1), ``text``, ``score`` (the cosine).
 
         Raises:
-            InvalidValueError: As :meth:`similarities`, or no positive whole number of neighbours.
+            InvalidValueError: As :meth:`similarities`, or a ``top`` that is not a positive whole number.
             UnknownNameError: No such method.
         """
         refuse_blank(text)
@@ -126,15 +126,15 @@ class MethodExplorer(Panel):
 
         Args:
             methods: Names of the explorer's methods.
-            texts: Strings, two at least.
-            clusters: How many, from 2 to the number of texts.
+            texts: Strings, at least two.
+            clusters: Number of clusters, from 2 to the number of texts.
 
         Returns:
             One row per method and text: ``method``, ``number`` (of the text, from 1), ``text``, and ``cluster``, ``x``,
-            ``y`` and ``shown`` as `workbook.probes.vector_map` gives them.
+            ``y`` and ``shown`` as in `workbook.probes.vector_map`.
 
         Raises:
-            InvalidValueError: As :meth:`similarities`, or a number of clusters that is not one from 2 to that of texts.
+            InvalidValueError: As :meth:`similarities`, or a number of clusters outside its range.
             UnknownNameError: No such method.
         """
         texts = _several(texts)
@@ -146,11 +146,11 @@ class MethodExplorer(Panel):
 
         Args:
             methods: Names of the explorer's methods.
-            texts: Strings, two at least.
+            texts: Strings, at least two.
 
         Returns:
             One row per method, text and part: ``method``, ``number`` (of the text, from 1), ``text``, and ``part`` and
-            ``length`` as `workbook.probes.vector_lengths` gives them.
+            ``length`` as in `workbook.probes.vector_lengths`.
 
         Raises:
             InvalidValueError: As :meth:`similarities`.
@@ -161,37 +161,37 @@ class MethodExplorer(Panel):
         return _numbered({name: probes.vector_lengths(self.models[name], rows) for name, rows in read.items()}, texts)
 
     def inside(self, what: str, methods: Sequence[str], text: str) -> dict[str, pd.DataFrame]:
-        """The latents that a text reads, against the mean of the explorer's texts, or the words that it weighs.
+        """The latents that a text attends to, against the mean of the explorer's texts, or its words with weights.
 
         Args:
             what: ``latents`` or ``words``.
-            methods: Names; those that have no such thing are passed over.
+            methods: Names of the explorer's methods; those without latents or words are left out.
             text: The text.
 
         Returns:
-            By method the table of :class:`LatentExplorer` or :class:`LexiconExplorer`.
+            The table of :class:`LatentExplorer` or :class:`LexiconExplorer` by method.
 
         Raises:
-            InvalidValueError: A text that is blank, no method, none that has such a thing, or as :meth:`vectors`.
+            InvalidValueError: A blank text, no method, no method with latents or words, or as :meth:`vectors`.
             UnknownNameError: Neither latents nor words, or no such method.
         """
         refuse_blank(text)
         able = self._able(what)
         for method in _chosen(methods):
-            self.vectors(method, [text])  # refuses what is no method, or has no finite vectors
+            self.vectors(method, [text])  # refuses unknown methods and vectors that are not finite
         if not (having := [method for method in able if method in methods]):
             raise InvalidValueError("methods", f"one with {what}, of {able}", list(methods))
         return {method: self._reader(method).table(text) for method in having}
 
     def table(self, text: str, top: int = 5) -> pd.DataFrame:
-        """The nearest of the explorer's texts to one, side by side: what there is to see in a batch run.
+        """The nearest of the explorer's texts to one, by all methods side by side, for a batch run.
 
         Args:
             text: Any string.
-            top: How many neighbours.
+            top: Number of neighbours.
 
         Returns:
-            A row a rank, from 1, and a column a method; a cell is the cosine and the text.
+            One row per rank, from 1, and one column per method; a cell is the cosine and the text.
 
         Raises:
             InvalidValueError: A text that is blank or not a string, or as :meth:`neighbours`.
@@ -199,10 +199,13 @@ class MethodExplorer(Panel):
         return _side_by_side(self.neighbours([*self.models], text, self.texts, top))
 
     def panel(self, text: str) -> widgets.VBox:
-        """What to read, by which methods, and what to see of it.
+        """Widgets to choose texts, methods and a view.
 
-        From the top: the methods; the texts to pick from; texts of one's own; the one that neighbours, latents and
-        words are of, which joins the others; what is shown; the number of clusters; and the answer.
+        From the top: the methods; the texts to pick from; your own texts; the text for neighbours, latents and words,
+        which joins the others; the view; the number of clusters; and the answer.
+
+        Args:
+            text: The text for neighbours, latents and words at the start.
         """
         views = {
             "similarities": self._draw_similarities,
@@ -252,13 +255,13 @@ class MethodExplorer(Panel):
         return as_html(_by_method(frame, "method", "length").round(2))
 
     def _able(self, what: str) -> list[str]:
-        """The methods that have it."""
+        """The methods that have the view."""
         if what not in _POOLINGS:
             raise UnknownNameError("view", what, _POOLINGS)
         return [name for name, model in self.models.items() if isinstance([*model][-1], _POOLINGS[what])]
 
     def _reader(self, method: str) -> TextExplorer:
-        """The explorer of one text, made when it is first asked for: of latents, it reads the background."""
+        """The explorer of one text, made at first use, since that of latents reads the background."""
         if method not in self._readers:
             model, prompt = self.models[method], self.prompts.get(method)
             latents = isinstance([*model][-1], LatentAttention)
@@ -273,7 +276,7 @@ class MethodExplorer(Panel):
 
 
 def _several(texts: Sequence[str]) -> list[str]:
-    """Texts that differ, in their order."""
+    """The distinct texts, in their order."""
     if isinstance(texts, str):
         raise InvalidValueError("texts", "a list of strings", texts)
     for text in texts:
@@ -290,14 +293,14 @@ def _chosen(methods: Sequence[str]) -> list[str]:
 
 
 def _numbered(found: Mapping[str, pd.DataFrame], texts: Sequence[str]) -> pd.DataFrame:
-    """The frames of all methods in one, each text by its number from 1 and in words."""
+    """The frames of all methods in one, each text with its number, from 1."""
     frame = pd.concat(found, names=["method"]).reset_index("method").reset_index(drop=True)
     frame.insert(1, "number", frame["text"] + 1)
     return frame.assign(text=[texts[index] for index in frame["text"]])
 
 
 def _by_method(frame: pd.DataFrame, column: str, value: str) -> pd.DataFrame:
-    """A row a text, a column a method."""
+    """One row per text, one column per method."""
     wide = frame.pivot(index=["number", "text"], columns=column, values=value)
     return wide[list(dict.fromkeys(frame[column]))].reset_index().rename_axis(columns=None)
 
@@ -309,13 +312,13 @@ def _side_by_side(neighbours: pd.DataFrame) -> pd.DataFrame:
 
 
 def _list(options: Sequence[str], name: str) -> widgets.SelectMultiple:
-    """All of them, until one picks fewer."""
+    """A list in which all options are selected."""
     rows = min(len(options), 8)
     return widgets.SelectMultiple(options=options, value=options, description=name, rows=rows, layout=WIDE)
 
 
 def _wide(methods: Sequence[str]) -> tuple[float, float]:
-    """A size in inches at which the panels of many methods are as wide as those of three."""
+    """The size in inches at which the panels of many methods are as wide as those of three."""
     return max(1, len(methods) / 3) * figures.FULL[0], figures.FULL[1]
 
 

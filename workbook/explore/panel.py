@@ -1,4 +1,4 @@
-"""What the explorers share: a table, or in its place widgets with an answer below them."""
+"""The base of the explorers: a table, or in its place widgets with an answer below them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ WIDE = widgets.Layout(width="40em")
 
 
 class Panel(ABC):
-    """A table, and a panel in its place where a person looks on."""
+    """A table, or a panel of widgets in its place where a person can use them."""
 
     @abstractmethod
     def table(self, *texts: str) -> pd.DataFrame:
-        """What there is to say of the texts."""
+        """The findings on the texts."""
 
     @abstractmethod
     def panel(self, *texts: str) -> widgets.VBox:
-        """The same, to be typed and chosen."""
+        """Widgets for the same findings on texts that are typed and chosen."""
 
     def show(self, *texts: str) -> widgets.Widget | pd.DataFrame:
-        """Something to play with where a person looks on, else the table.
+        """The widgets if a person can use them, otherwise the table.
 
         Args:
-            *texts: What to begin with.
+            *texts: The texts at the start.
 
         Returns:
             Widgets in JupyterLab and VS Code; a frame in papermill, nbclient and nbval, where nobody could type.
@@ -42,16 +42,16 @@ class TextExplorer(Panel):
     """An explorer of a single text."""
 
     def panel(self, text: str) -> widgets.VBox:
-        """A text field and the table of what is typed."""
+        """A text field, and the table of the typed text."""
         return answered({"text": text_field(text, "Text")}, lambda text: as_html(self.table(text)))
 
 
 def answered(controls: dict[str, widgets.Widget], answer: Callable[..., str]) -> widgets.VBox:
-    """The controls, and below them the answer (HTML) to their values by name, or what is wrong with them.
+    """The controls, and below them the answer to their values, or what is wrong with them.
 
     Args:
         controls: Widgets by name.
-        answer: From their values, by these names, to HTML.
+        answer: Function of their values, by these names, that returns HTML.
     """
     line = widgets.HTML()
 
@@ -68,12 +68,15 @@ def answered(controls: dict[str, widgets.Widget], answer: Callable[..., str]) ->
 
 
 def text_field(text: str, name: str, **picks: list[str]) -> widgets.Text:
-    """A field to type into; with ``options``, texts to pick from as well.
+    """A text field; with ``options``, one with texts to pick from.
 
     Args:
-        text: What it begins with.
+        text: The text at the start.
         name: Label.
         **picks: ``options``: texts to pick from.
+
+    Raises:
+        InvalidValueError: A text that is not a string.
     """
     if not isinstance(text, str):
         raise InvalidValueError(name.lower(), "a string", text)
@@ -82,13 +85,17 @@ def text_field(text: str, name: str, **picks: list[str]) -> widgets.Text:
 
 
 def refuse_blank(text: str) -> None:
-    """A text has to say something."""
+    """Refuse a blank text.
+
+    Raises:
+        InvalidValueError: A text that is blank or not a string.
+    """
     if not isinstance(text, str) or not text.strip():
         raise InvalidValueError("text", "a string that is not blank", text)
 
 
 def as_html(frame: pd.DataFrame, *, index: bool = False) -> str:
-    """A table with every text whole.
+    """A table as HTML, with every text in full.
 
     Args:
         frame: Any table.
@@ -99,5 +106,5 @@ def as_html(frame: pd.DataFrame, *, index: bool = False) -> str:
 
 
 def _someone_looks_on() -> bool:
-    """Jupyter's server names the session, VS Code its process, to the kernels they start; batch runners do neither."""
+    """True if Jupyter's server named its session, or VS Code its process, to this kernel; batch runners do neither."""
     return any(name in os.environ for name in ("JPY_SESSION_NAME", "VSCODE_PID"))

@@ -1,4 +1,4 @@
-"""Explorers of one model: how alike two sentences are, which latents a text reads, and which words it weighs."""
+"""Explorers of one model: the similarity of two sentences, the latents of a text, and its words with weights."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 class Explorer(Panel):
     """Similarities of two sentences under every pooling and attention, with one backbone loaded once.
 
-    The cosine of an untrained decoder is high for any two sentences. What can be read is its place: the share of
-    unrelated pairs that are less alike.
+    The cosine of an untrained decoder is high for any two sentences. What means something is the share of unrelated
+    pairs that are less similar.
 
     Args:
         model: A chain of `workbook.build`: a Decoder, then a Pooling; it is left as it was.
-        background: At least three sentences without much to do with one another.
+        background: At least three unrelated sentences.
 
     Raises:
         InvalidValueError: Another chain, or too few sentences.
@@ -44,7 +44,7 @@ class Explorer(Panel):
         self.background = list(background)
 
     def compare(self, first: str, second: str, pooling: str, attention: str) -> tuple[float, float]:
-        """Cosine of two sentences (-1 to 1), and the share of unrelated pairs that are less alike (0 to 1).
+        """Cosine of two sentences (-1 to 1), and the share of unrelated pairs that are less similar (0 to 1).
 
         Args:
             first: A sentence.
@@ -74,21 +74,24 @@ class Explorer(Panel):
         return cosine, sum(pair < cosine for pair in pairs) / len(pairs)
 
     def table(self, first: str, second: str) -> pd.DataFrame:
-        """Every combination at once: columns attention, pooling, cosine and above (the share of unrelated pairs).
+        """Every combination: columns attention, pooling, cosine and above (the share of unrelated pairs below it).
 
         Args:
             first: A sentence.
             second: Another.
+
+        Raises:
+            InvalidValueError: A sentence that is not a string.
         """
         rows = [(a, p, *self.compare(first, second, p, a)) for a in MODES for p in POOLINGS]
         return pd.DataFrame(rows, columns=["attention", "pooling", "cosine", "above"]).round(2)
 
     def panel(self, first: str, second: str) -> widgets.VBox:
-        """Two text fields, two choices, and a line that says how alike the sentences are.
+        """Two text fields, two choices, and a line with the similarity of the sentences.
 
         Args:
-            first: The sentence that it begins with.
-            second: The other.
+            first: The first sentence at the start.
+            second: The second.
         """
         controls = {
             "first": text_field(first, "First"),
@@ -105,17 +108,17 @@ class Explorer(Panel):
 
 
 class LatentExplorer(TextExplorer):
-    """Latents that a text of one's own reads more or less than other texts do.
+    """Latents to which a text attends more or less than other texts do.
 
     Args:
         model: An embedder whose pooling is latent attention; it is left as it was.
         texts: The background: with labels, texts of two classes, such as reviews, at least two of each.
-        labels: The class of each text; None where they have none.
-        instruction: The bare task instruction in front of every text, those that are typed too; None for none.
+        labels: The class of each text, or None.
+        instruction: The bare task instruction in front of every text, typed ones too, or None.
 
     Attributes:
-        latents: What tells the classes apart, as `workbook.probes.discriminating_latents` gives it; the first text's
-            class is the first. None without labels.
+        latents: The latents that tell the classes apart, from `workbook.probes.discriminating_latents`; the class of
+            the first text is the first. None without labels.
         background: Mean attention of the texts, float64 (heads, latents).
 
     Raises:
@@ -146,7 +149,7 @@ class LatentExplorer(TextExplorer):
 
         Args:
             text: The text.
-            top: Latents a head.
+            top: Number of latents per head.
 
         Returns:
             One row per head and latent, the farthest from the background first: ``head`` and ``latent`` (from 0),
@@ -154,7 +157,7 @@ class LatentExplorer(TextExplorer):
             labels a column named after the classes, such as ``positive - negative``: the difference of their means.
 
         Raises:
-            InvalidValueError: A text that is blank or not a string, or no positive whole number of latents.
+            InvalidValueError: A text that is blank or not a string, or a ``top`` that is not a positive whole number.
         """
         refuse_blank(text)
         top = whole("top", top)
@@ -170,11 +173,11 @@ class LatentExplorer(TextExplorer):
 
 
 class LexiconExplorer(TextExplorer):
-    """The words that a lexicon vector says a text of one's own is about.
+    """The words with the largest weights in the lexicon vector of a text.
 
     Args:
         model: An embedder whose pooling is a lexicon, such as ``workbook.build("lens")``; it is left as it was.
-        instruction: The bare task instruction in front of every text; None for none.
+        instruction: The bare task instruction in front of every text, or None.
 
     Raises:
         InvalidValueError: Another model, or an instruction that is not a string.
@@ -188,19 +191,20 @@ class LexiconExplorer(TextExplorer):
         self.instruction = instruction
 
     def table(self, text: str, top: int = 8) -> pd.DataFrame:
-        """The heaviest clusters of a text.
+        """The clusters with the largest weights in a text.
 
         Args:
             text: The text.
-            top: How many at most.
+            top: Largest number of clusters.
 
         Returns:
-            One row a cluster, the heaviest first: ``cluster`` (from 0), ``weight`` (0 to 1, in the vector of length 1),
-            ``words`` (its first four tokens) and ``token`` (the one predicted where the cluster weighs most, see
-            `workbook.probes.top_clusters`). Spaces in tokens are written ``␣``, what can't be seen as in Python.
+            One row per cluster, the largest weight first: ``cluster`` (from 0), ``weight`` (0 to 1, in the vector of
+            length 1), ``words`` (its first four tokens) and ``token`` (the one predicted where the cluster's logit is
+            largest, see `workbook.probes.top_clusters`). Spaces in tokens are written ``␣``, other invisible characters
+            as in Python.
 
         Raises:
-            InvalidValueError: A text that is blank or not a string, or no positive whole number of clusters.
+            InvalidValueError: A text that is blank or not a string, or a ``top`` that is not a positive whole number.
         """
         refuse_blank(text)
         frame = top_clusters(self.model, [text], self.instruction, top)

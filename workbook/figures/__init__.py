@@ -1,7 +1,7 @@
 """Figures that can go into a paper: one style, drawn from tidy frames, saved the same to the byte on every run.
 
-The drawing functions return a ``matplotlib.figure.Figure`` that pyplot does not know, so nothing is shown twice and
-nothing leaks; ``Run.figure`` of `workbook.runs.notebook` saves and shows it.
+The drawing functions return a ``matplotlib.figure.Figure`` outside pyplot, so nothing is shown twice and nothing leaks;
+``Run.figure`` of `workbook.runs.notebook` saves and shows it.
 """
 
 from .charts import bars, distributions, lines, scatter

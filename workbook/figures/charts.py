@@ -34,10 +34,10 @@ def bars(
     values: bool = False,
     size: tuple[float, float] = FULL,
 ) -> Figure:
-    """Grouped bars with intervals; told apart by colour and hatch, so that greyscale reads too.
+    """Grouped bars with intervals, which differ in colour and hatch, so that they can be read in greyscale.
 
     Args:
-        frame: One row a bar.
+        frame: One row per bar.
         x: Column of the groups, in order of first appearance; long names take several lines.
         y: Column of the heights.
         hue: Column that splits each group.
@@ -113,13 +113,13 @@ def lines(
     logx: bool = False,
     size: tuple[float, float] = FULL,
 ) -> Figure:
-    """Lines with interval bands; told apart by colour, dash and marker.
+    """Lines with interval bands, which differ in colour, dash and marker.
 
     Args:
-        frame: One row a point; ``x`` is numeric.
+        frame: One row per point; ``x`` is numeric.
         x: Column along the horizontal axis.
         y: Column of the heights.
-        hue: Column that tells the lines apart.
+        hue: Column with one level per line.
         low: Column of the band's lower edge, in the units of ``y``.
         high: Column of the band's upper edge.
         baseline: A level to draw across, or several by label.
@@ -147,7 +147,7 @@ def lines(
                 color=color,
                 linestyle=cycle(DASHES, place),
                 marker=cycle(MARKERS, place),
-                # at most a dozen markers a line, each line's at places of its own
+                # at most a dozen markers per line, each line's at places of its own
                 markevery=(place % max(1, len(rows) // 12), max(1, len(rows) // 12)),
                 markeredgecolor="white",
                 markeredgewidth=0.5,
@@ -191,7 +191,7 @@ def distributions(
     Each half is a kernel density cut at the data's range, with its quartiles; the right half is hatched.
 
     Args:
-        frame: One row an observation.
+        frame: One row per observation.
         x: Column of the groups (a model, an attention mode), in order of first appearance.
         y: Column of the observed values.
         hue: Column of exactly two levels, the two halves.
@@ -205,7 +205,7 @@ def distributions(
 
     Raises:
         UnknownNameError: A named column is absent.
-        InvalidValueError: The frame is empty, or ``hue`` has not two levels.
+        InvalidValueError: The frame is empty, or ``hue`` does not have exactly two levels.
 
     Source:
         LLM2Vec, figure 4: cosine similarity of positive and negative continuations.
@@ -271,18 +271,18 @@ def scatter(
     logx: bool = False,
     size: tuple[float, float] = FULL,
 ) -> Figure:
-    """Points on two axes, told apart by colour and marker: maps of embeddings, one score against another.
+    """Points on two axes, which differ in colour and marker: maps of embeddings, one score against another.
 
     Args:
-        frame: One row a point.
+        frame: One row per point.
         x: Column along the horizontal axis.
         y: Column along the vertical axis.
-        hue: Column that tells the points apart.
-        names: Column of what is written beside each point.
+        hue: Column with one level per group of points.
+        names: Column of the text beside each point.
         low: Column of the lower ends of intervals of ``y``; NaN draws none.
         high: Column of their upper ends.
-        front: Column of bools, such as `workbook.probes.pareto` of quality against cost: these points are filled and
-            joined by steps, the height that can be had for a cost; the others are hollow.
+        front: Column of bools, such as from `workbook.probes.pareto`: these points are filled and joined by steps, the
+            best score up to a cost; the others are hollow.
         panel: Column whose values get a panel each, with shared limits.
         title: The quantity, not the finding.
         xlabel: Label with the unit; the column's name if not given.

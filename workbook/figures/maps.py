@@ -27,17 +27,18 @@ def heatmap(
     title: str = "",
     **options,
 ) -> Figure:
-    """One matrix in colour; see `heatmaps` for the options.
+    """One matrix in colour.
 
     Args:
-        values: Matrix of shape (rows, columns); a frame brings its own labels.
+        values: Matrix of shape (rows, columns); a frame has its own labels.
         rows: Labels of the rows.
         columns: Labels of the columns.
         title: The quantity.
-        **options: As in `heatmaps`.
+        **options: See `heatmaps`.
 
     Raises:
         InvalidValueError: Not a matrix with at least one finite value, or labels of another length.
+        UnknownNameError: As `heatmaps`.
     """
     matrix = pd.DataFrame(values, index=rows, columns=columns) if not isinstance(values, pd.DataFrame) else values
     return heatmaps({"": matrix}, title=title, **options)
@@ -61,21 +62,21 @@ def heatmaps(
 ) -> Figure:
     """Matrices side by side on one colour scale.
 
-    Where columns are too narrow to be printed, neighbours are drawn as one, in the colour of the value farthest from 0
-    in each row: so no peak gets lost.
+    Columns that are too narrow to be printed are drawn as groups of neighbours, in each row in the colour of the value
+    farthest from 0, so that no peak gets lost.
 
     Args:
         panels: Matrix by panel title; index and columns label the rows and columns.
-        signed: Diverging colours centred at 0 (``RdBu_r``) in place of ``cividis``.
+        signed: Use diverging colours centred at 0 (``RdBu_r``) in place of ``cividis``.
         limits: Lowest and highest value of the scale; from the data if not given.
         title: The quantity.
         unit: Label of the colour bar.
-        xlabel: What the columns are.
-        ylabel: What the rows are.
-        annotate: Write the values into the cells; by default up to 12 columns and 12 rows.
-        bottom_up: Draw the first row at the bottom, as layers are.
-        split: Rows of the first of two groups; a line parts them.
-        marks: By panel title, the columns (their labels) that a triangle above the panel points at.
+        xlabel: Label of the columns.
+        ylabel: Label of the rows.
+        annotate: Write the values into the cells; None for up to 12 columns and 12 rows.
+        bottom_up: Draw the first row at the bottom, as for layers.
+        split: Number of rows in the first of two groups, which a line separates.
+        marks: Labels of columns that a triangle above the panel points at, by panel title.
         size: Width and height in inches.
 
     Raises:
@@ -149,7 +150,7 @@ def heatmaps(
 
 
 def _peaks(numbers: np.ndarray, most: int) -> np.ndarray:
-    """The matrix, its columns in at most so many groups of neighbours; in each row a group has one value."""
+    """The matrix with its columns in at most ``most`` groups of neighbours, each with one value per row."""
     group = math.ceil(numbers.shape[1] / most)
     starts = np.arange(0, numbers.shape[1], group)
     high, low = np.fmax.reduceat(numbers, starts, axis=1), np.fmin.reduceat(numbers, starts, axis=1)

@@ -1,4 +1,4 @@
-"""What the charts share: levels of a tidy frame, panels of a figure, one legend."""
+"""Shared parts of the charts: levels of a tidy frame, panels of a figure, one legend."""
 
 from __future__ import annotations
 
@@ -17,14 +17,23 @@ from ..errors import InvalidValueError, UnknownNameError
 from .style import DASHES, suptitle
 
 _LETTER = 0.065
-"""Inches that a letter takes on average, at the 8 pt of labels and legends."""
+"""Mean width of a letter in inches, at the 8 pt of labels and legends."""
 _SIDES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))
 _ACROSS = {1: "left", 0: "center", -1: "right"}
 _ALONG = {1: "bottom", 0: "center", -1: "top"}
 
 
 def check_columns(frame: pd.DataFrame, *columns: str | None) -> None:
-    """Columns that exist, in a frame that has rows."""
+    """Check that a frame has rows and the named columns.
+
+    Args:
+        frame: The frame.
+        *columns: Names of columns, or None for those that are not used.
+
+    Raises:
+        InvalidValueError: Not a frame, or one without rows.
+        UnknownNameError: A column is absent.
+    """
     if not isinstance(frame, pd.DataFrame) or frame.empty:
         raise InvalidValueError("frame", "a DataFrame with at least one row", frame)
     for column in filter(None, columns):
@@ -33,7 +42,7 @@ def check_columns(frame: pd.DataFrame, *columns: str | None) -> None:
 
 
 def levels(frame: pd.DataFrame, column: str | None) -> list[Hashable]:
-    """Values of a column in order of first appearance; a single one where no column is named.
+    """Values of a column in order of first appearance; a single one if no column is named.
 
     Args:
         frame: Tidy rows.
@@ -43,7 +52,7 @@ def levels(frame: pd.DataFrame, column: str | None) -> list[Hashable]:
 
 
 def rows_of(frame: pd.DataFrame, column: str | None, level: Hashable) -> pd.DataFrame:
-    """The rows of one level; all where no column is named.
+    """The rows of one level; all if no column is named.
 
     Args:
         frame: Tidy rows.
@@ -54,10 +63,10 @@ def rows_of(frame: pd.DataFrame, column: str | None, level: Hashable) -> pd.Data
 
 
 def cycle(items: Sequence, place: int):
-    """The item at a place, from the first again after the last.
+    """The item at a place, starting again after the last.
 
     Args:
-        items: Of any kind, at least one.
+        items: At least one.
         place: From 0.
     """
     return items[place % len(items)]
@@ -70,9 +79,12 @@ def split_panels(
 
     Args:
         frame: Tidy rows.
-        column: Whose values are panels; None for one panel.
-        size: Of the figure, in inches.
-        title: Above all panels.
+        column: Column whose values get a panel each; None for one panel.
+        size: Width and height of the figure in inches.
+        title: Title above all panels.
+
+    Returns:
+        The figure, and per panel its axes and its rows.
     """
     names = levels(frame, column)
     fig = Figure(figsize=size, layout="constrained")
@@ -85,11 +97,11 @@ def split_panels(
 
 
 def draw_baselines(axes: Axes, baseline: float | Mapping[str, float] | None) -> None:
-    """A level across the axes, or several by label.
+    """Draw a level across the axes, or several with their labels.
 
     Args:
-        axes: Where to draw.
-        baseline: A level, levels by label, or None for none.
+        axes: The axes.
+        baseline: A level, levels by label, or None.
     """
     if baseline is None:
         return
@@ -99,22 +111,22 @@ def draw_baselines(axes: Axes, baseline: float | Mapping[str, float] | None) -> 
 
 
 def wrapped(names: Sequence, inches: float) -> list[str]:
-    """Names as labels of one axis so many inches wide, cut at blanks and hyphens so that they fit beside each other.
+    """Names as labels of one axis, broken at blanks and hyphens so that they fit beside each other.
 
     Args:
         names: Labels.
-        inches: Width of the axis.
+        inches: Width of the axis in inches.
     """
     fill = partial(textwrap.fill, width=max(1, int(0.9 * inches / len(names) / _LETTER)), break_long_words=False)
     return ["\n".join(fill(line) for line in str(name).split("\n")) for name in names]
 
 
 def finish(fig: Figure, panels: list[tuple[Axes, pd.DataFrame]], ylabel: str, *, legend: bool) -> None:
-    """The label of the shared vertical axis, and one legend below the panels, where it hides nothing.
+    """Add the label of the shared vertical axis, and one legend below the panels, where it hides nothing.
 
     Args:
         fig: The figure.
-        panels: As :func:`split_panels` gives them.
+        panels: From :func:`split_panels`.
         ylabel: Label of the shared axis.
         legend: Whether there is one.
     """
@@ -128,11 +140,11 @@ def finish(fig: Figure, panels: list[tuple[Axes, pd.DataFrame]], ylabel: str, *,
 
 
 def write_names(fig: Figure, panels: list[tuple[Axes, pd.DataFrame]]) -> None:
-    """A name beside each point, on the first of eight sides where it covers neither a point nor another name.
+    """Write a name beside each point, on the first of eight sides where it covers neither a point nor another name.
 
     Args:
         fig: The figure, finished but for the names.
-        panels: Axes, and the points: horizontal place, height and name.
+        panels: Axes, and their points: horizontal place, height and name.
     """
     fig.draw_without_rendering()  # the layout has to stand before anything can be measured
     for axes, points in panels:
@@ -150,7 +162,7 @@ def write_names(fig: Figure, panels: list[tuple[Axes, pd.DataFrame]]) -> None:
                 zorder=1.8,  # lines that pass beneath make way
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
             )
-            # On the first side again where no side is free.
+            # On the first side if no side is free.
             for right, up in (*_SIDES, _SIDES[0]):
                 text.set(position=(5 * right, 4 * up), ha=_ACROSS[right], va=_ALONG[up])
                 box = text.get_window_extent()

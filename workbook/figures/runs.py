@@ -1,4 +1,4 @@
-"""Figures of trainings and experiments: losses beside chance, estimates with their intervals."""
+"""Figures of training runs and experiments: losses with chance, estimates with their intervals."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def estimates(
     ylim: tuple[float, float] | None = None,
     size: tuple[float, float] = FULL,
 ) -> Figure:
-    """Points with their intervals, side by side in groups; told apart by colour and marker.
+    """Points with their intervals, side by side in groups, which differ in colour and marker.
 
     Args:
-        frame: One row a point.
+        frame: One row per point.
         x: Column of the groups, in order of first appearance; long names take several lines.
         y: Column of the heights.
         low: Column of the interval's lower ends, in the units of ``y``; NaN draws none.
         high: Column of the interval's upper ends.
         hue: Column that splits each group.
-        hollow: Column of where a point comes from: those of its first level are filled, all others hollow.
+        hollow: Column of the sources of points: those of its first level are filled, all others hollow.
         baseline: A level to draw across, or several by label.
         panel: Column whose values get a panel each, with shared limits.
         title: The quantity, not the finding.
@@ -95,11 +95,11 @@ def estimates(
 def losses(
     history: pd.DataFrame, chance: Mapping[str, float], *, title: str = "", size: tuple[float, float] = FULL
 ) -> Figure:
-    """Loss by step, a panel a stage, each with axes of its own and the loss of a guess drawn across.
+    """Loss by step, one panel per stage with axes of its own, and the loss of chance drawn across.
 
     Args:
-        history: Of a training: columns stage, step and loss.
-        chance: By stage, the loss of a model that knows nothing.
+        history: History of a training: columns stage, step and loss.
+        chance: Loss at chance by stage.
         title: The quantity, not the finding.
         size: Width and height in inches.
 

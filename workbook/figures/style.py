@@ -19,7 +19,7 @@ FULL = (6.4, 3.2)
 HALF = (3.1, 2.6)
 """Width and height of a half-width figure, inches."""
 OKABE_ITO = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#000000", "#F0E442")
-"""Eight colours that stay apart for colour-blind readers; neighbours differ in lightness too."""
+"""Eight colours that colour-blind readers can tell apart; neighbours differ in lightness too."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = (
     "-",
@@ -72,28 +72,28 @@ styled = mpl.rc_context(STYLE)
 
 
 def use_style() -> None:
-    """Make the house style the default of every matplotlib figure drawn from here on."""
+    """Make the house style the default of every matplotlib figure from here on."""
     mpl.rcParams.update(STYLE)
 
 
 ENDINGS = ("pdf", "svg", "png", "csv")
-"""How the files of a figure end."""
+"""Endings of a figure's files."""
 
 
 def save(fig: Figure, name: str, data: pd.DataFrame, folder: str | Path) -> dict[str, Path]:
-    """Write a figure as PDF, SVG and PNG, and what it plots as CSV: the same bytes every time.
+    """Write a figure as PDF, SVG and PNG, and its plotted values as CSV: the same bytes every time.
 
     Args:
         fig: The figure.
         name: File name without ending: letters, digits, ``_``, ``-`` and ``.``.
-        data: The plotted values; its index is written only if it is more than a row count.
-        folder: Where to; created if need be.
+        data: The plotted values; the index is written only if it is more than a row count.
+        folder: The folder, created if absent.
 
     Returns:
         The four paths by ending: ``pdf``, ``svg``, ``png``, ``csv``.
 
     Raises:
-        InvalidValueError: ``name`` is no plain file name, or ``data`` no frame.
+        InvalidValueError: ``name`` is not a plain file name, or ``data`` not a frame.
         OutputError: The folder can't be written.
     """
     if not re.fullmatch(r"\w[\w.-]*", str(name)):
@@ -105,7 +105,7 @@ def save(fig: Figure, name: str, data: pd.DataFrame, folder: str | Path) -> dict
     paths = {ending: Path(folder) / f"{name}.{ending}" for ending in ENDINGS}
     with mpl.rc_context(STYLE):
         for ending, metadata in _UNDATED.items():
-            drawn = io.BytesIO()  # on a full disk matplotlib's own PDF writer fails with another error
+            drawn = io.BytesIO()  # on a full disk matplotlib's own PDF writer raises another error
             fig.savefig(drawn, format=ending, metadata=metadata)
             with atomic_file(paths[ending]) as temporary:
                 temporary.write_bytes(drawn.getvalue())
@@ -115,7 +115,7 @@ def save(fig: Figure, name: str, data: pd.DataFrame, folder: str | Path) -> dict
 
 
 def png(fig: Figure) -> tuple[bytes, dict[str, int]]:
-    """A figure as screens show it: sharp on dense ones, in its own size, small, the same bytes every time.
+    """A figure as PNG for screens: sharp on dense ones, in its own size, small, the same bytes every time.
 
     Returns:
         The image, and its width and height in points of the screen.
@@ -128,6 +128,11 @@ def png(fig: Figure) -> tuple[bytes, dict[str, int]]:
 
 
 def suptitle(fig: Figure, title: str) -> None:
-    """Title of a figure with several panels."""
+    """Write the title of a figure with several panels.
+
+    Args:
+        fig: The figure.
+        title: The title.
+    """
     if title:
         fig.suptitle(title, x=0.01, ha="left", fontsize=9, fontweight="bold")

@@ -1,4 +1,4 @@
-"""Strips of tiles: one tile for each of many small findings, such as claims by paper and verdict."""
+"""Strips of tiles, one for each of many small findings, such as claims by paper and verdict."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOOKS = (
     ("#EDEDED", "black", "\N{EN DASH}"),
     ("white", "black", ""),
 )
-"""Fill, ink and mark of each kind: dark where something was found, pale where nothing was, and never colour alone."""
+"""Fill, ink and mark of each kind: dark if something was found, pale if nothing was, and never colour alone."""
 
 
 @styled
@@ -34,20 +34,21 @@ def tiles(
     title: str = "",
     size: tuple[float, float] = FULL,
 ) -> Figure:
-    """A strip of tiles for each row, a tile for each line of the frame, sorted by kind; told apart by mark too.
+    """A strip of tiles per level of ``row``, with one tile per row of the frame, sorted by kind.
+
+    Kinds differ in colour and mark.
 
     Args:
-        frame: One row a tile.
+        frame: One row per tile.
         row: Column of the strips, in order of first appearance.
-        kind: Column of what a tile shows.
-        kinds: All kinds, from the first to be drawn to the last; six at most. Those that occur stand in the legend,
-            with their number.
+        kind: Column of the kind of a tile.
+        kinds: All kinds in drawing order, at most six. The legend has those that occur, with their number.
         title: The quantity, not the finding.
         size: Width and height in inches.
 
     Raises:
-        UnknownNameError: A named column is absent, or a kind is none of ``kinds``.
-        InvalidValueError: The frame is empty, or there are more kinds than looks.
+        UnknownNameError: A named column is absent, or a kind is not in ``kinds``.
+        InvalidValueError: The frame is empty, or there is no kind, or more than six.
     """
     check_columns(frame, row, kind)
     if not 0 < len(kinds) <= len(_LOOKS):

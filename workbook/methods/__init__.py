@@ -19,12 +19,12 @@ __all__ = ["LOADING", "METHODS", "Chain", "Method", "build", "get", "hybrid", "o
 
 
 class Method(NamedTuple):
-    """A method: the chain of modules, and how it is trained.
+    """A method: its chain of modules, and how it is trained.
 
     Attributes:
         chain: Attention, template and pooling.
-        recipe: From the names of a scale and of a backbone to the stages.
-        options: From the same to the fields of the chain that differ there.
+        recipe: A function of the names of a scale and a backbone; returns the training stages.
+        options: A function of the same two names; returns the fields in which the chain differs there.
     """
 
     chain: Chain
@@ -55,16 +55,16 @@ METHODS: dict[str, Method] = {
 def build(method: str, backbone: str | SentenceTransformer = "smollm2-135m", **options: Any) -> SentenceTransformer:
     """Build the untrained embedder of a method on a backbone.
 
-    A decoder's attention is measured, once a process for decoders of one kind and the same settings: an embedder that
-    is causal where it should be bidirectional is an error, not a silent loss of quality.
+    The decoder's attention is measured, once per process for each kind of decoder and its settings. An embedder that is
+    causal where it should be bidirectional is an error, not a silent loss of quality.
 
     Args:
         method: A name from :data:`METHODS`.
-        backbone: A name or folder, see ``workbook.backbones.resolve``; or a model built before with the same attention,
-            whose decoder is shared, not copied (another pooling of a large model costs no memory).
+        backbone: A name or folder, see ``workbook.backbones.resolve``; or a model built earlier with the same
+            attention, whose decoder is shared, not copied (another pooling of a large model costs no memory).
         **options: ``attention``, ``pooling``, ``pooling_options``, ``template``, ``suffix``, ``max_length`` (tokens),
             ``examples``, ``encoder``, ``encoder_options`` and ``vector_behind_bos`` replace the method's own; ``seed``
-            is that of new weights; ``dtype`` and ``attn_implementation`` replace what the machine's capability
+            initialises new weights; ``dtype`` and ``attn_implementation`` replace what the machine's capability
             suggests; ``device`` places the model.
 
     Returns:
@@ -83,15 +83,15 @@ def build(method: str, backbone: str | SentenceTransformer = "smollm2-135m", **o
 
 
 def hybrid(first: SentenceTransformer, second: SentenceTransformer, weight: float = 1.0) -> SentenceTransformer:
-    """Two embedders as one, their vectors one behind the other, such as a lexicon and a dense one.
+    """An embedder that concatenates the vectors of two others, such as a lexicon and a dense one.
 
     Args:
         first: An embedder.
-        second: Another.
-        weight: Of the second's cosine against the first's.
+        second: Another embedder, on the same device.
+        weight: Weight of the second's cosine relative to the first's.
 
     Raises:
-        InvalidValueError: No positive weight, something that is no embedder, or two on different devices.
+        InvalidValueError: A weight that is not positive, something that is not an embedder, or two different devices.
 
     Source: LENS, section 5.3.
 
@@ -109,7 +109,7 @@ def hybrid(first: SentenceTransformer, second: SentenceTransformer, weight: floa
 
 
 def recipe(method: str, scale: str, backbone: str = "smollm2-135m") -> Recipe:
-    """How a method is trained at a scale: its stages, for ``workbook.training.train``.
+    """The training stages of a method at a scale, for ``workbook.training.train``.
 
     Args:
         method: A name from :data:`METHODS`.
@@ -127,7 +127,7 @@ def recipe(method: str, scale: str, backbone: str = "smollm2-135m") -> Recipe:
 
 
 def options(method: str, scale: str, backbone: str = "smollm2-135m") -> dict[str, Any]:
-    """What a method's chain is built with at a scale, for :func:`build`: at scale ``paper``, what only a hub has.
+    """Options of :func:`build` for a method at a scale: at scale ``paper``, parts that only the Hub has.
 
     Args:
         method: A name from :data:`METHODS`.
@@ -149,7 +149,7 @@ def get(method: str) -> Method:
     """The method of that name.
 
     Raises:
-        UnknownNameError: No such method; the message lists them.
+        UnknownNameError: No such method; the message lists all.
     """
     if not isinstance(method, str) or method not in METHODS:
         raise UnknownNameError("method", method, METHODS)

@@ -1,4 +1,4 @@
-"""Anchor: before it is told which texts belong together, the last token learns to hold what the other text says."""
+"""Anchor: before contrastive training, the last token learns to hold what the other text of a pair says."""
 
 from __future__ import annotations
 
@@ -41,25 +41,25 @@ SIZES = {
 }
 """Sizes of the first stage by scale; those of ``paper`` are of appendix A.2. All parameters are trained.
 
-Not said there: into how many micro-batches a batch is split, and whether the rate falls after its warm-up; it does
-here, linearly, to 0 at the last step.
+The paper does not say into how many micro-batches a batch is split, nor whether the learning rate falls after its
+warm-up; here it does, linearly, to 0 at the last step.
 
-At ``cpu`` the anchor of a document is read in three seeds of four, that of a query hardly (``probes.anchor_losses``:
-``own`` below ``shuffled``), with all of these together: batches of 4, a rate that rises for a fifth of the steps, BOS
-in front of the anchor, and texts closed by ``keywords``. Which of them it takes is not recorded.
+At ``cpu`` the decoder reads the anchor of a document in three seeds of four, and hardly that of a query
+(``probes.anchor_losses``: ``own`` below ``shuffled``). That took all of these together: batches of 4, a warm-up over a
+fifth of the steps, BOS in front of the anchor, and the suffix ``keywords``. Which of them are needed is not recorded.
 
-On SmolLM2-135M the state of EOS holds next to nothing of a text; closed by ``answer``,
-the loss fell as far with the vector of another pair. That is ``build("anchor", suffix="keywords")``, this project's
-choice: in the paper EOS closes texts.
+On SmolLM2-135M the state of EOS holds almost nothing of a text; with the suffix ``answer``, the loss fell just as far
+with the vector of another pair. ``build("anchor", suffix="keywords")`` is therefore this project's choice: in the
+paper texts end in EOS.
 """
 
 SECOND = {"cpu": {"steps": 24, "max_length": 32, "learning_rate": 1e-3, "warmup_steps": 2}}
-"""What is other in the second stage than in :data:`.stages.CONTRASTIVE`, by scale: fewer steps, shorter texts and a
-higher rate. So scores at ``cpu`` compare with those of :func:`contrastive_alone`, not with other methods'.
+"""Differences of the second stage from :data:`.stages.CONTRASTIVE`, by scale: fewer steps, shorter texts and a higher
+learning rate. So compare scores at ``cpu`` with those of :func:`contrastive_alone`, not with those of other methods.
 """
 
 _TEMPERATURE = 0.05  # section 3.3
-# All parameters are the head's too; but a head that is not tied and trains is lost with the stage, and with it what the
+# "All parameters" includes the head. But an untied head that trains is lost with the stage, and with it what the
 # vectors can write: the other scales leave it as it is.
 _OPTIONS = {"paper": {"train_head": True}}
 
@@ -67,7 +67,7 @@ _OPTIONS = {"paper": {"train_head": True}}
 def reconstruction(scale: str, alpha: float = ALPHA, target: str = "text") -> Stage:
     """The first stage: each side of a pair is written from the vector of the other.
 
-    Except at scale ``paper`` the vector is read behind BOS, which the paper does not do; see :func:`options`.
+    Except at scale ``paper``, the decoder reads the vector after BOS, which the paper does not do; see :func:`options`.
 
     Args:
         scale: Name of the scale.
@@ -78,7 +78,7 @@ def reconstruction(scale: str, alpha: float = ALPHA, target: str = "text") -> St
     Raises:
         UnknownNameError: No such scale.
 
-    Source: Anchor, section 3.2 and appendix A.2. Whether instructions are written is left open.
+    Source: Anchor, section 3.2 and appendix A.2. The paper does not say whether instructions are written.
     """
     name = get_scale(scale).name
     options = {"alpha": alpha, "target": target} | _OPTIONS.get(name, {})
@@ -91,7 +91,7 @@ def recipe(scale: str, backbone: str, alpha: float = ALPHA, target: str = "text"
     Args:
         scale: Name of the scale.
         backbone: Name of the backbone; all are trained alike.
-        alpha, target: As for :func:`reconstruction`.
+        alpha, target: See :func:`reconstruction`.
 
     Raises:
         UnknownNameError: No such scale.
@@ -104,7 +104,7 @@ def recipe(scale: str, backbone: str, alpha: float = ALPHA, target: str = "text"
 
 
 def options(scale: str, backbone: str) -> dict[str, Any]:
-    """At scale ``paper`` the vector stands where the first word would, as in the paper.
+    """Options of the chain: at scale ``paper`` the vector takes the place of the first word, as in the paper.
 
     Args:
         scale: Name of the scale.
@@ -119,13 +119,16 @@ def options(scale: str, backbone: str) -> dict[str, Any]:
 
 
 def with_llama2vec(scale: str, backbone: str) -> Recipe:
-    """:func:`recipe` with LLaMA2Vec's objective in the first stage, as many steps of it.
+    """:func:`recipe` with LLaMA2Vec's objective in the first stage, for as many steps.
 
     The paper compares with LLaMA2Vec's own 10,000 steps on running text.
 
     Args:
         scale: Name of the scale.
         backbone: Name of the backbone.
+
+    Raises:
+        UnknownNameError: No such scale.
 
     Source: Anchor, appendix E.
     """
@@ -135,9 +138,9 @@ def with_llama2vec(scale: str, backbone: str) -> Recipe:
 
 
 def contrastive_alone(scale: str, backbone: str, *, by: str = "steps") -> Recipe:
-    """The second stage alone, for as many steps as the two have together, or on as many pairs.
+    """The second stage alone, for as many steps as both stages have together, or on as many pairs.
 
-    The two differ where the stages' batches do: at ``cpu`` 144 steps and 54, at ``gpu`` 700 and 500.
+    The two lengths differ where the batch sizes of the stages do: 144 and 54 steps at ``cpu``, 700 and 500 at ``gpu``.
 
     Args:
         scale: Name of the scale.

@@ -1,4 +1,4 @@
-"""Causal2Vec: a small encoder reads the text first, and the causal decoder reads its one token before the text."""
+"""Causal2Vec: a small encoder turns the text into one token, which the causal decoder reads before the text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .chain import Chain
 from .stages import ALL_LINEAR
 
 CHAIN = Chain(pooling="contextual", template="causal2vec", encoder="minilm")
-"""The paper's encoder is ``intfloat/e5-base-v2``, which takes a Hub: see :func:`options`."""
+"""The paper's encoder is ``intfloat/e5-base-v2``, which must be fetched from the Hub: see :func:`options`."""
 
 SIZES = {
     "quick": {"steps": 4, "batch_size": 4, "max_length": 48, "learning_rate": 1e-3, "warmup_steps": 1},
@@ -32,13 +32,13 @@ SIZES = {
 }
 """Sizes by scale; those of ``paper`` are of table 7 (7B) and appendix A.1.
 
-Not said there: the layers that get an adapter, and its dropout, which are LLM2Vec's here.
+The paper does not say which layers get an adapter, nor its dropout; both are LLM2Vec's here.
 
-What it took for last-token pooling to learn at ``cpu``: not more steps but another last token. Closed by EOS,
-SmolLM2-135M hardly leaves a guess (on held-out pairs, by seed, a loss of 3.3, 3.3 and 2.5; log 32 is 3.5); closed by
-its chat's answer opening, it comes to 1.6 under each, with the same rate, steps and pairs; with the contextual token,
-to 2.1. That is ``build(.., suffix="answer")``, this project's choice: in equation 2 EOS closes a text. For its chat
-models of 7B the paper adds [INST] and [/INST], as template ``causal2vec-chat`` does.
+For last-token pooling to learn at ``cpu`` it took not more steps but another last token. With the suffix EOS,
+SmolLM2-135M learns hardly anything: a loss on held-out pairs of 3.3, 3.3 and 2.5 by seed, where chance is log 32 = 3.5.
+With the opening of its chat answers as suffix it reaches 1.6 with every seed, at the same rate, steps and pairs; with
+the contextual token, 2.1. ``build(.., suffix="answer")`` is this project's choice: in equation 2 a text ends in EOS.
+For its chat models of 7B the paper adds [INST] and [/INST], as template ``causal2vec-chat`` does.
 """
 
 SMALL = {
@@ -49,7 +49,7 @@ SMALL = {
         "adapter": ALL_LINEAR.model_copy(update={"rank": 64, "alpha": 128}),
     }
 }
-"""What is other for a small backbone, by scale: table 7 (1.3B)."""
+"""Differences for a small backbone, by scale: table 7 (1.3B)."""
 
 _WIDTH = 2048  # of S-LLaMA-1.3B
 
@@ -59,7 +59,7 @@ def recipe(scale: str, backbone: str) -> Recipe:
 
     Args:
         scale: Name of the scale.
-        backbone: Name of the backbone: small ones are trained longer, with larger updates.
+        backbone: Name of the backbone; small ones are trained longer, with larger updates.
 
     Raises:
         UnknownNameError, ModelNotFoundError: No such scale or backbone.
@@ -74,11 +74,14 @@ def recipe(scale: str, backbone: str) -> Recipe:
 
 
 def options(scale: str, backbone: str) -> dict[str, Any]:
-    """At scale ``paper`` the paper's encoder, which small backbones train too, by adapters as their own.
+    """Options of the chain: at scale ``paper`` the paper's encoder, which small backbones also train, with adapters.
 
     Args:
         scale: Name of the scale.
         backbone: Name of the backbone.
+
+    Raises:
+        UnknownNameError, ModelNotFoundError: No such scale or backbone.
 
     Source: Causal2Vec, sections 4.3 and 4.5.2; table 7.
     """

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 LOADING = ("dtype", "attn_implementation", "device")
-"""Options that say how a backbone is loaded, and not what is built on it."""
+"""Options that say how a backbone is loaded, not what is built on it."""
 
 
 @dataclass(frozen=True)
@@ -23,17 +23,17 @@ class Chain:
 
     Attributes:
         pooling: One of ``workbook.modules.POOLINGS``.
-        pooling_options: Of the pooling module, such as ``{"latents": 64}``.
+        pooling_options: Options of the pooling module, such as ``{"latents": 64}``.
         attention: ``causal`` or ``bidirectional``.
         template: Name of a template, or a Template.
         max_length: Longest input in tokens.
-        suffix: How a template closes a text where it says ``{eos}``: ``eos``, ``answer`` or ``keywords``; see
+        suffix: The suffix of a text where the template says ``{eos}``: ``eos``, ``answer`` or ``keywords``; see
             :class:`~workbook.templates.Template`.
-        examples: Of a template with a place for them: by bare instruction, pairs of a query and its response.
-        encoder: Name of a bidirectional encoder that makes contextual tokens of a text; None for none.
+        examples: For a template with a place for them: pairs of a query and its response, by bare instruction.
+        encoder: Name of a bidirectional encoder that makes contextual tokens of a text, or None.
         encoder_options: ``tokens``, ``pretrained``, ``prefix``, ``sees_instruction`` and ``trainable``, see
             :func:`~workbook.modules.contextual.contextual_decoder`.
-        vector_behind_bos: Whether BOS stands in front of a vector that is read in place of a word; see
+        vector_behind_bos: Whether BOS precedes a vector that the decoder reads in place of a word; see
             :class:`~workbook.modules.Decoder`.
     """
 
@@ -65,10 +65,10 @@ class Chain:
         return template.with_(**own, **({"examples": self.examples} if self.examples else {}))
 
     def resolved(self) -> dict[str, Any]:
-        """All that the chain is made of, as plain data: the template itself, and the options' defaults.
+        """The chain as plain data, with the template itself and the defaults of the options.
 
         Raises:
-            UnknownNameError, InvalidValueError: As :meth:`build`, as far as no model is needed to tell.
+            UnknownNameError, InvalidValueError: As :meth:`build`, as far as it can be checked without a model.
         """
         from ..modules import encoder_options, pooling_options
 
@@ -83,7 +83,7 @@ class Chain:
 
         Raises:
             UnknownNameError: A field that does not exist.
-            InvalidValueError: Options of pooling or encoder, or examples, that are no mapping.
+            InvalidValueError: Options of pooling or encoder, or examples, that are not a mapping.
         """
         names = [one.name for one in fields(self)]
         for option in options:
@@ -92,18 +92,16 @@ class Chain:
         return replace(self, **options)
 
     def build(self, backbone: str | SentenceTransformer, seed: int = 0, **options: Any) -> SentenceTransformer:
-        """The model on a backbone; ``options`` replace fields of the chain or say how the backbone is loaded.
-
-        ``seed`` is that of new weights: two builds are the same.
+        """Build the model on a backbone.
 
         Args:
             backbone: A name or folder, or a model whose decoder is shared.
-            seed: Of new weights: two builds are the same.
-            **options: Fields of the chain to replace, or of :data:`LOADING`.
+            seed: Of new weights: two builds with the same seed are equal.
+            **options: Fields of the chain to replace, or loading options (:data:`LOADING`).
 
         Raises:
             UnknownNameError: An option that does not exist.
-            InvalidValueError: A shared decoder of another attention, or one that should be loaded otherwise.
+            InvalidValueError: A shared decoder with another attention, or loading options for a shared decoder.
         """
         chain = self.with_options(**{name: value for name, value in options.items() if name not in LOADING})
 
@@ -116,7 +114,7 @@ class Chain:
 
         if isinstance(backbone, SentenceTransformer):
             decoder, tokenizer = _shared(backbone, chain.attention, [name for name in LOADING if name in options])
-            attention = None  # known since the lender's was set
+            attention = None  # known: it was measured when the shared decoder was built
         else:
             loading = {key: value for key, value in options.items() if key in LOADING}
             decoder = backbones.load_decoder(backbone, **loading)
@@ -138,7 +136,7 @@ class Chain:
 
 
 def _shared(model: SentenceTransformer, attention: str, loading: list[str]) -> tuple[Any, Any]:
-    """Decoder and tokenizer of another model, if it can lend them."""
+    """Decoder and tokenizer of another model, if they can be shared."""
     from ..modules import Decoder
 
     if not isinstance(model[0], Decoder):

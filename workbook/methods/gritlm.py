@@ -17,9 +17,9 @@ PAPER = {
     "decay_steps": 1253,
     "adapter": None,
 }
-"""What differs at scale ``paper`` from the stage that methods share: all parameters are trained, for GritLM-7B's steps,
-at its rate and warm-up. Its batches hold 2048 pairs and, of another data set, 256 answers; here the same 256 rows are
-embedded and written.
+"""Differences at scale ``paper`` from the stage that methods share: all parameters are trained, with GritLM-7B's steps,
+learning rate and warm-up. Its batches hold 2048 pairs and, from another data set, 256 answers; here the same 256 rows
+are embedded and written.
 """
 
 
@@ -29,7 +29,7 @@ def recipe(scale: str, backbone: str, generative_weight: float = 1.0) -> Recipe:
     Args:
         scale: Name of the scale.
         backbone: Name of the backbone; all are trained alike.
-        generative_weight: Of the language model's loss; 0 is contrastive training alone.
+        generative_weight: Weight of the language model's loss; 0 is contrastive training alone.
 
     Raises:
         UnknownNameError: No such scale.

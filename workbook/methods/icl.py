@@ -5,11 +5,11 @@ from __future__ import annotations
 from .chain import Chain
 
 CHAIN = Chain(pooling="last_token", template="icl")
-"""Without examples in the prompt, zero-shot, unless they are given: ``build("icl", examples=...)``.
+"""Zero-shot, unless examples are given: ``build("icl", examples=...)``.
 
-Other than published: here the stage that methods share trains it, with all examples that were given, in every prompt
-and beyond the stage's length; there each query has none to five, drawn from its batch, as many as fit, and a reranker
-may be the teacher.
+It is trained differently from the published model. Here the stage that methods share trains it, with all given examples
+in every prompt, beyond the stage's length. There each query has up to five examples, drawn from its batch, as many as
+fit, and a reranker may be the teacher.
 
 Source: Li et al. 2024, "Making text embedders few-shot learners", and its released code.
 """
@@ -19,7 +19,7 @@ def examples(count: int | None = None) -> dict[str, list[tuple[str, str]]]:
     """The workbook's own examples for its offline tasks, by instruction, as ``build`` takes them.
 
     Args:
-        count: How many of each instruction, the first ones; None for all, which are three.
+        count: Number of examples per instruction, the first ones; None for all three.
 
     Raises:
         MissingDataError, DamagedFileError: The data file is absent or not as described.

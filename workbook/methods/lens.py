@@ -1,4 +1,4 @@
-"""LENS: the decoder's vocabulary in clusters, and a vector that says how much of each a text is about."""
+"""LENS: the decoder's vocabulary in clusters, and a vector with the weight of each cluster in a text."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ SIZES = {
 }
 """Sizes by scale; those of ``paper`` are of section 4.1, the dropout of the adapters that of the released code.
 
-Other than there: the training data of bge-en-icl are public but not read here. ``paper`` takes the public portion of
-E5's, which holds most of its retrieval sets with one hard negative each, for about one epoch; its classes, clusters and
-graded pairs, in batches of 256 whose rows see only their own negatives, are left out. The warmup is not said. And at
-every scale the head is centred, of which the paper says nothing (see :func:`~workbook.modules.lexicon.lexicon_of`):
-``workbook.build("lens", pooling_options={"centred": False})`` has the paper's.
+Differences from the paper: its training data, those of bge-en-icl, are public but not read here. ``paper`` takes the
+public portion of E5's for about one epoch, which holds most of its retrieval sets with one hard negative each. Its
+classes, clusters and graded pairs, in batches of 256 whose rows see only their own negatives, are left out. The paper
+does not give the warm-up. At every scale the head is centred, which the paper does not mention (see
+:func:`~workbook.modules.lexicon.lexicon_of`): ``workbook.build("lens", pooling_options={"centred": False})`` leaves it
+as in the paper.
 """
 
 

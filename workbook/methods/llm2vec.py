@@ -1,4 +1,4 @@
-"""LLM2Vec: switch the mask off, learn to use what stands to the right (MNTP), then to tell texts apart (SimCSE)."""
+"""LLM2Vec: switch the causal mask off, learn to use tokens to the right (MNTP), then to tell texts apart (SimCSE)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MNTP = {
 """Sizes of the MNTP stage by scale; those of ``paper`` are of section 2.2, appendix D.1.1 and the released code.
 
 The learning rates of ``cpu``, here and for SimCSE, were chosen with seed 0 on the retrieval and STS of suite docs:
-other seeds and tasks are the cleaner witnesses.
+other seeds and tasks are cleaner evidence.
 """
 
 SIMCSE = {
@@ -51,10 +51,10 @@ SIMCSE = {
 """Sizes of the SimCSE stage by scale; those of ``paper`` are of section 2.2, appendix D.1.2 and the released code."""
 
 MASKING = {"mistral": {"rate": 0.8, "style": "roberta"}}
-"""Masking by architecture, where it is not :data:`USUAL_MASKING`."""
+"""Masking of the architectures that do not take :data:`USUAL_MASKING`."""
 
 USUAL_MASKING = {"rate": 0.2, "style": "bert"}
-_SMALL = (2048, 32)  # up to the width of S-LLaMA-1.3B the paper takes this smaller SimCSE batch
+_SMALL = (2048, 32)  # up to the width of S-LLaMA-1.3B the paper uses this smaller SimCSE batch
 
 
 def recipe(scale: str, backbone: str) -> Recipe:
@@ -62,15 +62,15 @@ def recipe(scale: str, backbone: str) -> Recipe:
 
     Args:
         scale: Name of the scale.
-        backbone: Name of the backbone: the paper masks otherwise for Mistral, and takes a smaller batch of SimCSE for
-            small models.
+        backbone: Name of the backbone: Mistral is masked differently, and small models take a smaller SimCSE batch, as
+            in the paper.
 
     Raises:
         UnknownNameError, ModelNotFoundError: No such scale or backbone.
 
-    Source: LLM2Vec, section 2.2; appendices D.1.1 (masking), D.1.2 (dropout 0.3, batch 32 or 128) and G.2. Left to
-    choose was the masking of backbones that the paper has not: they get that of its Llamas. Other than in section 5.1,
-    the supervised stage merges the adapters of SimCSE and begins with fresh ones.
+    Source: LLM2Vec, section 2.2; appendices D.1.1 (masking), D.1.2 (dropout 0.3, batch 32 or 128) and G.2. Backbones
+    that the paper does not have are masked as its Llamas, this project's choice. Unlike in section 5.1, the supervised
+    stage merges the adapters of SimCSE and begins with fresh ones.
     """
     name, config = get_scale(scale).name, backbones.load_config(backbone)
     simcse = dict(SIMCSE[name])

@@ -1,4 +1,4 @@
-"""NV-Embed: a dictionary between decoder and mean, and instruction tuning in two stages."""
+"""NV-Embed: a trained dictionary between decoder and mean pooling, and instruction tuning in two stages."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from .chain import Chain
 from .stages import ALL_LINEAR
 
 CHAIN = Chain(pooling="latent_attention", attention="bidirectional", template="nv-embed")
-"""The paper's mask, without instruction tokens. That of the released code, for the published checkpoints, is
-``build("nv-embed", template="nv-embed-released")``.
+"""Instruction tokens are not pooled, as in the paper. ``build("nv-embed", template="nv-embed-released")`` pools as the
+released code does for the published checkpoints.
 """
 
 _PAPER = {
@@ -38,12 +38,12 @@ SIZES = {
 }
 """Sizes of the first stage by scale; those of ``paper`` are of table 11 and appendix C.
 
-Other than there: the layers that get an adapter are not named, all linear ones are taken; Adam is AdamW, which has
-the weight decay; data sets are drawn in proportion to their rows, where the paper says uniformly; the examples of
-clusters take the instruction too, which it says of similar texts alone. Table 12's data are not public as a
-whole. ``paper`` reads the public portion of E5's, which holds many of its retrieval sets with one hard negative each;
-classes, clusters and graded pairs come from a file of one's own (``--data blended=FILE``), which
-``workbook.data.curation`` helps to make.
+Differences from the paper: it does not name the layers that get an adapter, here all linear ones. AdamW, which has the
+weight decay, stands for Adam. Data sets are drawn in proportion to their rows, not uniformly. Examples of clusters get
+the instruction on both sides too, which the paper says of similar texts alone. The data of table 12 are not public as a
+whole: ``paper`` reads the public portion of E5's, which holds many of its retrieval sets with one hard negative each.
+Classes, clusters and graded pairs come from your own file (``--data blended=FILE``), which ``workbook.data.curation``
+helps to make.
 """
 
 SECOND = {
@@ -52,7 +52,7 @@ SECOND = {
     "gpu": {"steps": 100, "learning_rate": 2.25e-4},
     "paper": {"steps": 18_000, "learning_rate": 1.5e-5, "accumulation": 8},
 }
-"""What is other in the second stage, by scale."""
+"""Differences of the second stage from the first, by scale."""
 
 _TEMPERATURE = {"temperature": 0.02}  # left open by the paper; LLM2Vec's
 _GRADCACHE = {"gpu": {"mini_batch_size": 16}, "paper": {"mini_batch_size": 16}}
@@ -60,6 +60,9 @@ _GRADCACHE = {"gpu": {"mini_batch_size": 16}, "paper": {"mini_batch_size": 16}}
 
 def retrieval(scale: str) -> Stage:
     """The first stage: retrieval alone, with in-batch and hard negatives.
+
+    Raises:
+        UnknownNameError: No such scale.
 
     Source: NV-Embed, section 3.3.
     """
@@ -73,7 +76,10 @@ def blended(scale: str, in_batch: bool = False) -> Stage:
 
     Args:
         scale: Name of the scale.
-        in_batch: Whether the documents of other rows are negatives too, which the paper warns of.
+        in_batch: Whether the documents of other rows are negatives too, which the paper warns against.
+
+    Raises:
+        UnknownNameError: No such scale.
 
     Source: NV-Embed, section 3.3.
     """
@@ -101,11 +107,14 @@ def recipe(scale: str, backbone: str) -> Recipe:
 
 
 def reversed_order(scale: str, backbone: str) -> Recipe:
-    """All tasks first, then retrieval. The paper's has the longer single stage in front, and so more steps in all.
+    """All tasks first, then retrieval. The paper puts its longer single stage first, and so trains more steps in all.
 
     Args:
         scale: Name of the scale.
         backbone: Name of the backbone.
+
+    Raises:
+        UnknownNameError: No such scale.
 
     Source: NV-Embed, section 5.2.1 and table 4.
     """
@@ -115,12 +124,15 @@ def reversed_order(scale: str, backbone: str) -> Recipe:
 def single_stage(scale: str, backbone: str, in_batch: bool = False) -> Recipe:
     """All tasks from the start, for as many steps as the two stages have together.
 
-    The blend holds less retrieval than the two stages do, so that fewer of its rows are seen.
+    The blend holds less retrieval data than the two stages together, so that fewer retrieval rows are seen.
 
     Args:
         scale: Name of the scale.
         backbone: Name of the backbone.
-        in_batch: Whether documents of other rows are negatives.
+        in_batch: Whether the documents of other rows are negatives too.
+
+    Raises:
+        UnknownNameError: No such scale.
 
     Source: NV-Embed, section 5.2.1 and table 4.
     """
@@ -136,18 +148,24 @@ def single_stage_in_batch(scale: str, backbone: str) -> Recipe:
     Args:
         scale: Name of the scale.
         backbone: Name of the backbone.
+
+    Raises:
+        UnknownNameError: No such scale.
     """
     return single_stage(scale, backbone, in_batch=True)
 
 
 def with_labels(scale: str, backbone: str) -> Recipe:
-    """The two stages with clusters told by their labels, where :func:`recipe` tells them by examples.
+    """The two stages with clusters represented by their labels, where :func:`recipe` represents them by examples.
 
-    Only offline data have both forms.
+    Only the offline data have both forms.
 
     Args:
         scale: Name of the scale.
         backbone: Name of the backbone.
+
+    Raises:
+        UnknownNameError: No such scale.
 
     Source: NV-Embed, section 5.2.4 and tables 4 and 5.
     """
@@ -157,12 +175,15 @@ def with_labels(scale: str, backbone: str) -> Recipe:
 def without_mining(scale: str, backbone: str) -> Recipe:
     """The two stages, the first with in-batch negatives alone.
 
-    That is a hard negative against none, and so fewer candidates too. The paper does not say what its training without
-    mining contrasts with.
+    Without hard negatives there are also fewer candidates. The paper does not say which negatives its training without
+    mining has.
 
     Args:
         scale: Name of the scale.
         backbone: Name of the backbone.
+
+    Raises:
+        UnknownNameError: No such scale.
 
     Source: NV-Embed, table 4, rows S0 and S1.
     """

@@ -11,7 +11,7 @@ ALL_LINEAR = Adapter(
     dropout=0.05,
     targets=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
 )
-"""The adapters of the papers: on every linear layer, with a little dropout."""
+"""The papers' adapters: on every linear layer, with a little dropout."""
 
 CONTRASTIVE = {
     "quick": {"steps": 4, "batch_size": 4, "max_length": 48, "learning_rate": 3e-4, "warmup_steps": 1},
@@ -40,7 +40,7 @@ def contrastive(scale: str, temperature: float = 0.02) -> Stage:
 
     Args:
         scale: Name of the scale.
-        temperature: Divides the cosines.
+        temperature: Divisor of the cosines.
 
     Raises:
         UnknownNameError: No such scale.

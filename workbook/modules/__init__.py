@@ -1,4 +1,4 @@
-"""Sentence-transformers modules: what a chain from text to vector is made of."""
+"""Sentence-transformers modules, the parts of a chain from text to vector."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ _KINDS = {
 POOLINGS = (*_PLAIN, *_KINDS, "lexicon")
 """Names of the poolings.
 
-Those by attention have weights of their own, ``lexicon`` the backbone's head, and ``contextual`` needs an encoder.
+The attention poolings have weights of their own, ``lexicon`` has the backbone's head, and ``contextual`` needs an
+encoder.
 """
 
 _ENCODER_OPTIONS = {"tokens": 1, "pretrained": True, "prefix": "", "sees_instruction": False, "trainable": False}
@@ -66,15 +67,14 @@ def make_decoder(
     Args:
         decoder: A transformers decoder.
         tokenizer: Its tokenizer.
-        encoder: Name of an encoder, or None for none.
-        options: ``tokens``, ``prefix``, ``sees_instruction`` and ``trainable``, as of
-            :func:`~.contextual.contextual_decoder`.
-        **layout: ``attention``, ``template`` and ``max_length``, as of :class:`~.decoder.Decoder`.
+        encoder: Name of an encoder, or None.
+        options: Options of the encoder; see :func:`encoder_options`.
+        **layout: ``attention``, ``template``, ``max_length`` and ``vector_behind_bos``; see :class:`~.decoder.Decoder`.
 
     Raises:
-        UnknownNameError: No such encoder, option, attention or template.
-        InvalidValueError: Options without an encoder, or as the modules.
-        AttentionError: As the modules.
+        UnknownNameError: No such encoder, option, attention or template, or options without an encoder.
+        ModelNotFoundError: The encoder is not on this machine and can't be fetched.
+        InvalidValueError, AttentionError: As :class:`~.decoder.Decoder` and :class:`~.contextual.ContextualDecoder`.
     """
     own = encoder_options(encoder, options or {})
     if encoder is None:
@@ -83,11 +83,12 @@ def make_decoder(
 
 
 def encoder_options(encoder: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of an encoder with their defaults; none without an encoder.
+    """The options of an encoder with their defaults; empty without an encoder.
 
     Args:
-        encoder: Name of an encoder, or None for none.
-        options: Some of its options.
+        encoder: Name of an encoder, or None.
+        options: Some of ``tokens``, ``pretrained``, ``prefix``, ``sees_instruction`` and ``trainable``; see
+            :func:`~.contextual.contextual_decoder`.
 
     Raises:
         UnknownNameError: An option that does not exist, or any where there is no encoder.
@@ -101,12 +102,13 @@ def make_pooling(name: str, embedding_dimension: int, backbone: str, /, **option
     Args:
         name: One of :data:`POOLINGS`.
         embedding_dimension: Width of the token states.
-        backbone: Whose head ``lexicon`` pools over; the others don't ask.
-        **options: Of the module, such as ``latents``; those of ``lexicon`` are :func:`~.lexicon.lexicon_of`'s.
+        backbone: Name of the backbone whose head ``lexicon`` pools over; the others do not use it.
+        **options: Options of the module, such as ``latents``; for ``lexicon`` those of :func:`~.lexicon.lexicon_of`.
 
     Raises:
-        UnknownNameError: No such pooling, or an option that it has not.
+        UnknownNameError: No such pooling, or an option that it does not have.
         InvalidValueError: A size that is not a positive whole number, or as :func:`~.lexicon.lexicon_of`.
+        ModelNotFoundError, MissingDataError, DamagedFileError: As :func:`~.lexicon.lexicon_of`.
     """
     own = pooling_options(name, options)
     if name in _PLAIN:
@@ -124,7 +126,7 @@ def pooling_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         options: Some of its options.
 
     Raises:
-        UnknownNameError: No such pooling, or an option that it has not.
+        UnknownNameError: No such pooling, or an option that it does not have.
     """
     if name not in POOLINGS:
         raise UnknownNameError("pooling", name, POOLINGS)

@@ -1,4 +1,4 @@
-"""Pooling by attention: each token looks something up before all are averaged, in a dictionary or in its own text."""
+"""Pooling by attention: before averaging, each token attends to a trained dictionary or to its own text."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ MLPS = ("geglu", "gelu")
 
 
 class AttentionPooling(SavedModule):
-    """What the two poolings share: cross-attention and an MLP, each with a norm in front and a residual around it.
+    """The block that both attention poolings share: cross-attention and an MLP, each with a norm and a residual.
 
     With states h and context c: y = h + attention(norm(h), norm(c)), then y + mlp(norm(y)), then the mean over the
-    tokens that ``pooling_mask`` marks, scaled to length 1. All tokens go through the block, instruction tokens too,
-    but those are not pooled.
+    tokens that ``pooling_mask`` marks, scaled to length 1. Instruction tokens go through the block too, but are not
+    pooled.
 
-    The block begins as plain mean pooling: both residuals start at 0, so that training begins where the decoder's
-    states already are good. The paper leaves the start open.
+    The block begins as plain mean pooling: both branches start at 0, so that training starts from the decoder's states
+    as they are. The paper does not give the initialisation.
 
     Args:
         embedding_dimension: Width of the token states.
         heads: Number of attention heads.
-        head_dimension: Width of one head; as wide as the states if not given, as published. So neither the heads nor
-            anything else must divide the width.
+        head_dimension: Width of one head; None for the width of the states, as published. So the number of heads need
+            not divide that width.
         mlp: ``geglu``, gated, as in the released code; or ``gelu``, two linear layers, as in the paper.
 
     Raises:
@@ -71,10 +71,15 @@ class AttentionPooling(SavedModule):
             nn.init.zeros_(last)
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Add ``sentence_embedding``, float32 (batch, dim), of length 1, to the features.
+        """Add ``sentence_embedding``, float32 (batch, dim), of length 1, to the features; see ``Module.forward``.
+
+        Args:
+            features: ``token_embeddings`` (batch, tokens, dim), ``attention_mask`` and, if any, ``pooling_mask``
+                (batch, tokens).
+            **kwargs: Ignored.
 
         Raises:
-            InvalidValueError: A row of which nothing is pooled; the Decoder gives none.
+            InvalidValueError: A row without a token to pool; the Decoder makes none.
         """
         states, mask = features["token_embeddings"], features["attention_mask"]
         pooled = features.get("pooling_mask", mask)
@@ -106,7 +111,7 @@ class AttentionPooling(SavedModule):
 
     @abstractmethod
     def _attend(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """What every token reads, (batch, tokens, dim)."""
+        """The output of the attention for every token, (batch, tokens, dim)."""
 
     def get_embedding_dimension(self) -> int:
         """Width of the vector."""
@@ -114,16 +119,16 @@ class AttentionPooling(SavedModule):
 
 
 class LatentAttention(AttentionPooling):
-    """Every token reads from a dictionary that is trained: the latents are keys and values, the states the queries.
+    """Every token attends to a trained dictionary: the latents are keys and values, the states are queries.
 
-    Keys and values don't depend on the text. So each head's projections are multiplied out first, and a token costs
-    what its scores over the latents cost, however wide the heads are. Without gradients the products are kept until a
-    weight changes; with them they are made once a batch.
+    Keys and values don't depend on the text. So each head's projections are multiplied out first, and the cost of a
+    token is that of its scores over the latents, however wide the heads are. Without gradients the products are kept
+    until a weight changes; with gradients they are computed once per batch.
 
     Args:
         embedding_dimension: Width of the token states.
-        latents: Entries of the dictionary.
-        heads, head_dimension, mlp: As for :class:`AttentionPooling`.
+        latents: Number of entries of the dictionary.
+        heads, head_dimension, mlp: See :class:`AttentionPooling`.
 
     Raises:
         InvalidValueError, UnknownNameError: As :class:`AttentionPooling`.
@@ -148,14 +153,14 @@ class LatentAttention(AttentionPooling):
 
     @property
     def latents(self) -> int:
-        """Entries of the dictionary."""
+        """Number of entries of the dictionary."""
         return len(self.dictionary)
 
     def attention(self, states: torch.Tensor) -> torch.Tensor:
-        """What each token reads: float32 (batch, heads, tokens, latents), every row a distribution.
+        """Attention weights of each token: float32 (batch, heads, tokens, latents), every row a distribution.
 
         Args:
-            states: (batch, tokens, dim), the decoder's.
+            states: The decoder's, (batch, tokens, dim).
 
         Source: NV-Embed, figure 2.
         """
@@ -172,7 +177,7 @@ class LatentAttention(AttentionPooling):
         return (queries @ keys).unflatten(-1, (self.heads, -1))
 
     def _entries(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """:meth:`_multiplied`, kept while no gradient is asked for and no weight, dtype or place has changed."""
+        """:meth:`_multiplied`, kept while no gradient is needed and no weight, dtype or device has changed."""
         if torch.is_grad_enabled():
             return self._multiplied()
         used = (
@@ -198,18 +203,18 @@ class LatentAttention(AttentionPooling):
 
 
 class SelfAttention(AttentionPooling):
-    """Every token reads from its own text: the block of latent attention with the states as their own context.
+    """Every token attends to its own text: the block of latent attention with the states as their own context.
 
-    Real tokens are read, the instruction's too; padding is not. Its mask does not depend on the decoder's.
+    It attends to all real tokens, those of the instruction too, and not to padding, whatever the decoder's mask.
 
     Args:
         embedding_dimension: Width of the token states.
-        **options: As for :class:`AttentionPooling`.
+        **options: See :class:`AttentionPooling`.
 
     Raises:
         InvalidValueError, UnknownNameError: As :class:`AttentionPooling`.
 
-    Source: NV-Embed, tables 2 and 3, where it is not spelt out: the block of the released code is taken.
+    Source: NV-Embed, tables 2 and 3. The paper does not describe the block: that of the released code is used.
     """
 
     def _attend(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -231,15 +236,15 @@ PUBLISHED = {
     "cross_attend_blocks.1.fn.net.0": "mlp_in",
     "cross_attend_blocks.1.fn.net.2": "mlp_out",
 }
-"""Modules of the published checkpoint, and what they are called here."""
+"""Names of modules in the published checkpoint, and their names here."""
 
 
 def from_published(weights: dict[str, torch.Tensor], heads: int = 8) -> LatentAttention:
     """Latent attention with the weights of a published checkpoint.
 
     Args:
-        weights: The tensors of a checkpoint by name; those outside the latent attention are passed over.
-        heads: Number of heads, which the weights don't tell.
+        weights: The tensors of a checkpoint by name; those outside the latent attention are ignored.
+        heads: Number of heads, which the weights don't show.
 
     Raises:
         DamagedFileError: A tensor is missing, or of another shape.

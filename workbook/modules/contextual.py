@@ -1,4 +1,4 @@
-"""The contextual token: a small bidirectional encoder reads a text, and a causal decoder begins with what it found."""
+"""The contextual token: a small bidirectional encoder turns a text into a token that the causal decoder reads first."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ REPRESENTATIONS = {
     "context": ("context",),
     "bi-eos": ("encoder", "eos"),
 }
-"""What the vector is made of, one behind the other; see :class:`ContextualPooling`."""
+"""The parts that are concatenated into the vector; see :class:`ContextualPooling`."""
 _OWN = "encoder."  # begins the names of the encoder's features: with _ the trainer would take them for a column
 
 
 class ContextualTokens(SavedModule):
-    """From an encoder's states to tokens in a decoder's word-embedding space.
+    """Maps an encoder's states to tokens in a decoder's word-embedding space.
 
-    One token is C = W2 gelu(W1 h), where h is the mean of the encoder's states. Several are read by queries that are
-    trained, through one layer of cross-attention with the encoder's heads, and go through the same MLP. It has no
-    biases, as in the equation, and its gelu is exact. The linear layers begin as torch's do, like those of LLaVA, which
-    the paper follows: it does not say. Weights are float32 beside a decoder and an encoder of any dtype.
+    One token is C = W2 gelu(W1 h), where h is the mean of the encoder's states. Several tokens come from trained
+    queries, through one layer of cross-attention with as many heads as the encoder, and the same MLP. The MLP has no
+    biases, as in the equation, and its gelu is exact. The paper does not give the initialisation: the linear layers
+    have torch's, as in LLaVA, which the paper follows. Weights are float32, whatever the dtype of decoder and encoder.
 
     Args:
         encoder_dimension: Width k of the encoder's states.
         embedding_dimension: Width d of the decoder's word embeddings.
-        tokens: How many.
-        heads: Of the cross-attention; of no matter for one token.
+        tokens: Number of contextual tokens.
+        heads: Number of heads of the cross-attention; does not matter for one token.
 
     Raises:
         InvalidValueError: A number of tokens that is not a positive whole one.
@@ -68,7 +68,12 @@ class ContextualTokens(SavedModule):
             self.attention = nn.MultiheadAttention(encoder_dimension, heads, batch_first=True)
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Add ``context``, (batch, tokens, d), made from ``token_embeddings`` (batch, words, k), to the features."""
+        """Add ``context`` (batch, tokens, d) to the features; see ``Module.forward``.
+
+        Args:
+            features: ``token_embeddings`` (batch, words, k) and ``attention_mask`` (batch, words) of the encoder.
+            **kwargs: Ignored.
+        """
         dtype = self.mlp[0].weight.dtype
         states, mask = features["token_embeddings"].to(dtype), features["attention_mask"]
         if self.tokens == 1:
@@ -81,36 +86,35 @@ class ContextualTokens(SavedModule):
 
 
 class ContextualDecoder(Decoder):
-    """A decoder that reads contextual tokens in front of a text: each of its tokens knows the whole text, causally.
+    """A decoder that reads contextual tokens in front of a text, so that every token sees the whole text causally.
 
-    The encoder reads the text, its special tokens and no instruction; its states become contextual tokens, and the
-    decoder reads these as word embeddings where ``{context}`` stands in its template. It is no other decoder for that:
-    neither its weights nor its attention change. Where word embeddings are scaled (Gemma), the contextual token is
-    scaled as they are, so that it is made like a row of their table.
+    The encoder reads the text with its own special tokens and without an instruction. Its states become contextual
+    tokens, which the decoder reads as word embeddings where its template has ``{context}``. The decoder's weights and
+    attention do not change. Where word embeddings are scaled (Gemma), the contextual token is scaled too, like a row of
+    their table.
 
-    The encoder is frozen, and its dropout off, unless it is ``trainable``: then it trains as the decoder does, by
-    adapters of its own or as a whole. It reads no more than ``max_length`` of its own tokens, and says once that it
-    cuts a text of which the decoder reads more. A text of which its tokenizer keeps nothing has the token of an empty
-    one.
+    The encoder is frozen, and its dropout off, unless it is ``trainable``: then it trains as the decoder does, with
+    adapters of its own or as a whole. It reads at most ``max_length`` of its own tokens, and warns once when it cuts a
+    text of which the decoder reads more. A text of which its tokenizer keeps nothing gets the token of an empty text.
 
     Args:
-        decoder: As of :class:`Decoder`.
+        decoder: See :class:`Decoder`.
         tokenizer: The decoder's.
-        encoder: A bidirectional transformer; this is measured, once a process for encoders of one kind.
+        encoder: A bidirectional transformer; this is measured, once per process for encoders of one kind.
         encoder_tokenizer: Its fast tokenizer, whose ``model_max_length`` is the longest input that it takes.
-        context: From the encoder's states to the decoder's word embeddings.
-        prefix: What the encoder reads in front of each text, such as ``"query: "`` for E5.
+        context: Maps the encoder's states to the decoder's word embeddings.
+        prefix: Text that the encoder reads in front of each text, such as ``"query: "`` for E5.
         sees_instruction: Whether the encoder reads the instruction, and a space, in front of the text.
         trainable: Whether the encoder trains.
-        **layout: ``attention``, ``template`` and ``max_length``, as of :class:`Decoder`.
+        **layout: ``attention``, ``template``, ``max_length`` and ``vector_behind_bos``; see :class:`Decoder`.
 
     Raises:
         AttentionError: The encoder is causal, or as :class:`Decoder`.
         UnknownNameError: As :class:`Decoder`.
         InvalidValueError: As :class:`Decoder`, or a template without a place for the contextual token.
 
-    Source: Causal2Vec, sections 3.1 and 4.5, equation 2. What the encoder reads is not said: whether the instruction,
-    and whether the prefix that E5 was trained with.
+    Source: Causal2Vec, sections 3.1 and 4.5, equation 2. The paper does not say whether the encoder reads the
+    instruction, or the prefix that E5 was trained with.
     """
 
     config_keys = (*Decoder.config_keys, "prefix", "sees_instruction", "trainable")
@@ -149,16 +153,16 @@ class ContextualDecoder(Decoder):
 
     @property
     def adapted(self) -> tuple[str, ...]:
-        """Attributes that hold the transformers which a training adapts."""
+        """Attributes that hold the transformers that training adapts."""
         return ("decoder", "encoder") if self.trainable else ("decoder",)
 
     @property
     def contextual_tokens(self) -> int:
-        """How many tokens ``{context}`` stands for in the template."""
+        """Number of tokens that ``{context}`` stands for in the template."""
         return self.context.tokens
 
     def train(self, mode: bool = True) -> Self:
-        """Switch to training, all but a frozen encoder: its dropout would make the token another at each reading."""
+        """Switch to training mode, except a frozen encoder: with dropout its token would vary from pass to pass."""
         super().train(mode)
         if not self.trainable:
             self.encoder.eval()
@@ -167,11 +171,11 @@ class ContextualDecoder(Decoder):
     def preprocess(
         self, inputs: Sequence[str | dict[str, str]], prompt: str | None = None, **kwargs: Any
     ) -> dict[str, torch.Tensor]:
-        """Tokenize texts for the decoder, as :meth:`Decoder.preprocess`, and for the encoder.
+        """Tokenize texts for the decoder and for the encoder; for arguments see :meth:`Decoder.preprocess`.
 
         Returns:
-            The decoder's features; ``context_mask``, 1 where a contextual token stands; and the encoder's own, such as
-            ``encoder.input_ids``: int64 (batch, tokens), padded each for its own reader.
+            The decoder's features; ``context_mask``, 1 at contextual tokens; and the encoder's own, such as
+            ``encoder.input_ids``: int64 (batch, tokens), each padded for its own model.
 
         Raises:
             InvalidValueError: As :meth:`Decoder.preprocess`, or rows of token ids.
@@ -202,8 +206,9 @@ class ContextualDecoder(Decoder):
         return features | {_OWN + name: value for name, value in own.items()}
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Add ``token_embeddings``, as :class:`Decoder`, and ``context``, (batch, contextual tokens, dim): the tokens
-        as they go into the decoder, before any scaling.
+        """Add ``token_embeddings`` and ``context`` to the features; see :meth:`Decoder.forward`.
+
+        ``context`` is (batch, contextual tokens, dim): the tokens as they go into the decoder, before any scaling.
         """
         own = {name.removeprefix(_OWN): value for name, value in features.items() if name.startswith(_OWN)}
         mask = own.pop("attention_mask")
@@ -217,12 +222,12 @@ class ContextualDecoder(Decoder):
     def _inputs(self, features: dict[str, Any]) -> dict[str, torch.Tensor]:
         table, place = self.decoder.get_input_embeddings(), features["context_mask"].bool()
         words = table(features["input_ids"].masked_fill(place, 0))
-        # Gemma scales as it looks words up, where the contextual token does not come by.
+        # Gemma scales words as it looks them up, which the contextual token skips.
         context = features["context"] * getattr(table, "embed_scale", 1.0)
         return {"inputs_embeds": words.masked_scatter(place.unsqueeze(-1), context.to(words.dtype))}
 
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
-        """Write the decoder as :meth:`Decoder.save`; encoder and MLP into folders of their own, with their checksums.
+        """Write the decoder as :meth:`Decoder.save`, encoder and MLP into folders of their own, with their checksums.
 
         Raises:
             OutputError: The folder can't be written.
@@ -261,16 +266,16 @@ def contextual_decoder(
     """A decoder with an encoder by name, which takes the decoder's dtype and device.
 
     Args:
-        decoder: As of :class:`ContextualDecoder`.
+        decoder: See :class:`ContextualDecoder`.
         tokenizer: The decoder's.
         encoder: See :func:`~workbook.backbones.load_encoder`; its pooling is not used.
         tokens: Number of contextual tokens.
-        pretrained: False for an encoder of the same build with random weights, which knows nothing: a control.
+        pretrained: False for the same architecture with random initialisation, as a control.
         **options: The other options of :class:`ContextualDecoder`.
 
     Raises:
         UnknownNameError, ModelNotFoundError: No such encoder.
-        InvalidValueError: An encoder that is no transformer, or as :class:`ContextualDecoder`.
+        InvalidValueError: An encoder that is not a transformer, or as :class:`ContextualDecoder`.
         AttentionError: As :class:`ContextualDecoder`.
     """
     first = backbones.load_encoder(encoder, device=str(decoder.device), model_kwargs={"dtype": decoder.dtype})[0]
@@ -286,12 +291,12 @@ def contextual_decoder(
 
 
 class ContextualPooling(Module):
-    """The vector of contextual tokens and text: by default their last states, one behind the other.
+    """The vector of contextual tokens and text: by default their last states, concatenated.
 
-    ``concat`` is the mean of the contextual tokens' states, which for one token is its state, then the state of the
-    last pooled token, EOS. ``eos`` and ``context`` are one of both alone. ``bi-eos`` takes the contextual tokens as
-    the MLP makes them, and then the state of EOS. Nothing is scaled, so that the longer part weighs more in a
-    cosine: in the paper that is EOS.
+    ``concat`` is the mean of the contextual tokens' states (for one token, its state) followed by the state of the last
+    pooled token, EOS. ``context`` and ``eos`` are one of the two alone. ``bi-eos`` has the contextual tokens as they
+    come from the MLP, followed by the state of EOS. Nothing is scaled, so that the longer part weighs more in a cosine:
+    in the paper that is EOS.
 
     Args:
         embedding_dimension: Width of the token states.
@@ -300,8 +305,8 @@ class ContextualPooling(Module):
     Raises:
         UnknownNameError: No such representation.
 
-    Source: Causal2Vec, section 3.2; ``eos``, table 2; ``bi-eos``, appendix C.2 and table 10; lengths, appendix C.1. Of
-    several tokens the paper does not say what is concatenated; the mean keeps the vector's width.
+    Source: Causal2Vec, section 3.2; ``eos``, table 2; ``bi-eos``, appendix C.2 and table 10; lengths, appendix C.1. The
+    paper does not say what is concatenated with several tokens; the mean keeps the vector's width.
     """
 
     config_keys = ("embedding_dimension", "representation")
@@ -313,7 +318,11 @@ class ContextualPooling(Module):
         self.embedding_dimension, self.representation = embedding_dimension, representation
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Add ``sentence_embedding``, float32 (batch, width), to the features.
+        """Add ``sentence_embedding``, float32 (batch, width), to the features; see ``Module.forward``.
+
+        Args:
+            features: Those of :class:`ContextualDecoder`, after its forward pass.
+            **kwargs: Ignored.
 
         Raises:
             InvalidValueError: There are no contextual tokens.
@@ -334,5 +343,5 @@ class ContextualPooling(Module):
         return len(REPRESENTATIONS[self.representation]) * self.embedding_dimension
 
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
-        """Write the configuration; there are no weights."""
+        """Write the configuration; there are no weights. See ``Module.save``."""
         self.save_config(output_path)

@@ -19,7 +19,7 @@ from ..templates import Encoded, Template, answer_opening, as_template
 from ..texts import check_text
 from .saving import hub_options
 
-# Tokens that one forward pass takes on a CPU: enough to keep two cores busy, few enough for texts of nearly one length.
+# Tokens of one forward pass on a CPU: enough to keep two cores busy, few enough for texts of nearly one length.
 _CPU_TOKENS = 512
 
 
@@ -27,31 +27,31 @@ class Decoder(InputModule):
     """A decoder-only language model as the first module of a sentence-transformers chain.
 
     It lays a text out by its template, tokenizes it, runs the language model with causal or bidirectional attention,
-    and hands on the last hidden states together with the exact mask of the tokens to pool.
+    and passes on the last hidden states with the mask of the tokens to pool.
 
     Args:
         decoder: A transformers decoder without its language-model head.
-        tokenizer: Its fast tokenizer; of its chat template, if it has one, no more is used than ``suffix`` asks for.
+        tokenizer: Its fast tokenizer; its chat template, if it has one, is used for ``suffix`` alone.
         attention: ``causal`` or ``bidirectional``; set, measured by `workbook.attention.measured_mode`, and
             saved with the model. None leaves the decoder as it is: another model has set and measured it.
         template: A name from ``workbook.templates.TEMPLATES``, or a Template.
         max_length: Longest input in tokens (of each piece, for templates that tokenize piece by piece).
-        vector_behind_bos: Where a vector is read in place of a word, as Anchor does, whether BOS stands in front of it.
-            Saved with the model, since vectors can be read only as they were trained to be.
+        vector_behind_bos: Whether BOS precedes a vector that is read in place of a word, as in Anchor. Saved with the
+            model, since a decoder can read vectors only as it was trained to.
 
     Raises:
         UnknownNameError: No such attention mode or template.
-        InvalidValueError: max_length is not a positive number, the template no Template, or its suffix one that the
-            tokenizer can't write.
-        AttentionError: What was measured is not what was asked for.
+        InvalidValueError: A max_length that is not a positive whole number, a template that is not a Template, or a
+            suffix that the tokenizer can't write.
+        AttentionError: The measured attention is not the one that was asked for.
     """
 
     config_file_name = "decoder_config.json"
     config_keys = ("attention", "template", "max_length", "vector_behind_bos")
     adapted: tuple[str, ...] = ("decoder",)
-    """Attributes that hold the transformers which a training adapts."""
+    """Attributes that hold the transformers that training adapts."""
     contextual_tokens = 0
-    """How many tokens ``{context}`` stands for in the template."""
+    """Number of tokens that ``{context}`` stands for in the template."""
 
     def __init__(
         self,
@@ -73,10 +73,14 @@ class Decoder(InputModule):
 
     @property
     def attention(self) -> str:
-        """The decoder's attention mode; setting it switches the decoder and sees that it really switched.
+        """The decoder's attention mode; setting it switches the decoder and checks that it really switched.
 
-        That is measured once a process for decoders of the same kind and settings. The mode is kept in the decoder's
-        configuration alone, so models that share a decoder share its attention.
+        The check is a measurement, made once per process for decoders of the same kind and settings. The mode is kept
+        in the decoder's configuration alone, so models that share a decoder share its attention.
+
+        Raises:
+            UnknownNameError: No such mode.
+            AttentionError: The decoder did not switch.
         """
         return attention_modes.get_mode(self.decoder)
 
@@ -91,7 +95,7 @@ class Decoder(InputModule):
             raise
 
     def measure_attention(self) -> None:
-        """Measure anew that attention is what it says, as after a change of the weights.
+        """Check again, by measurement, that attention is what it says, such as after a change of the weights.
 
         Raises:
             AttentionError: It is not.
@@ -108,14 +112,14 @@ class Decoder(InputModule):
 
     @property
     def template(self) -> dict[str, Any]:
-        """The template as plain data, as it is saved."""
+        """The template as plain data, the form in which it is saved."""
         return self._template.model_dump(mode="json")
 
     @property
     def examples(self) -> dict[str, list[list[str]]]:
-        """Examples in the prompt: by bare instruction, [query, response] pairs, as they are saved.
+        """Examples in the prompt, in the form in which they are saved: [query, response] pairs by bare instruction.
 
-        To set them, any sequences of pairs will do; ``{}`` takes them out again.
+        They are set from any sequences of pairs; ``{}`` removes them.
 
         Raises:
             InvalidValueError: Something else, or a template that has no place for examples.
@@ -128,10 +132,11 @@ class Decoder(InputModule):
 
     @property
     def suffix(self) -> str:
-        """How the template closes a text: by ``eos``, the opening of a chat's ``answer``, or asking for ``keywords``.
+        """The suffix of a text: ``eos``, the opening of a chat's ``answer``, or a request for ``keywords``.
 
         Raises:
-            InvalidValueError: Another one, a template that closes nothing, or a tokenizer that opens no answer.
+            InvalidValueError: Another suffix, a template without a place for one, or a tokenizer whose chat template
+                opens no answer.
         """
         return self._template.suffix
 
@@ -146,12 +151,16 @@ class Decoder(InputModule):
 
     @property
     def closes(self) -> bool:
-        """Whether the last pooled token of a text closes it; else it is one of the text's own."""
+        """True if the last pooled token is of the suffix; otherwise it is one of the text's own."""
         return self._template.closes(self.tokenizer)
 
     @property
     def max_length(self) -> int:
-        """Longest input in tokens."""
+        """Longest input in tokens.
+
+        Raises:
+            InvalidValueError: When set, not a positive whole number.
+        """
         return self._max_length
 
     @max_length.setter
@@ -160,7 +169,7 @@ class Decoder(InputModule):
 
     @property
     def max_seq_length(self) -> int:
-        """The name under which sentence-transformers knows ``max_length``."""
+        """``max_length`` under its name in sentence-transformers."""
         return self.max_length
 
     @max_seq_length.setter
@@ -172,14 +181,14 @@ class Decoder(InputModule):
         return self.decoder.config.hidden_size
 
     def encode_texts(self, texts: Sequence[str], instruction: str | None = None) -> list[Encoded]:
-        """Token ids and pooling masks of texts, unpadded: what the model will read.
+        """Token ids and pooling masks of texts, unpadded, as the model will read them.
 
         Args:
             texts: Strings.
-            instruction: The bare task instruction, or None for none.
+            instruction: The bare task instruction, or None.
 
         Raises:
-            InvalidValueError: A text or an instruction that is no string, or one that can't be read.
+            InvalidValueError: A text or an instruction that is not a string, or one that can't be read.
         """
         if not isinstance(instruction, str | None):
             raise InvalidValueError("instruction (prompt)", "a string, or None for none", instruction)
@@ -194,13 +203,14 @@ class Decoder(InputModule):
         """Tokenize texts into ``input_ids``, ``attention_mask`` and ``pooling_mask``, int64 (batch, tokens).
 
         Args:
-            inputs: Strings; or {instruction, text}, where each row has its own; or rows of token ids, as lists, such as
-                chunks of running text, which no template lays out.
-            prompt: The bare task instruction, without any "Instruct:" around it: the template lays it out.
+            inputs: Strings; or {instruction, text} where each row has its own instruction; or lists of token ids, such
+                as chunks of running text, which are not laid out by the template.
+            prompt: The bare task instruction, without any "Instruct:" around it: the template adds that.
             **kwargs: Ignored (sentence-transformers passes the task).
 
         Raises:
-            InvalidValueError: As :meth:`encode_texts`; or a row without token ids, or of ids that the decoder has not.
+            InvalidValueError: As :meth:`encode_texts`; or a row without token ids, or with ids that the decoder does
+                not have.
         """
         if inputs and all(isinstance(row, list) and all(type(id_) is int for id_ in row) for row in inputs):
             rows = [self._of_ids(row) for row in inputs]
@@ -211,7 +221,7 @@ class Decoder(InputModule):
         width = max((len(row.input_ids) for row in rows), default=0)
         left = self.tokenizer.padding_side == "left"
         padding = self.tokenizer.pad_token_id
-        ids = torch.full((len(rows), width), 0 if padding is None else padding)  # masked, so that any would do
+        ids = torch.full((len(rows), width), 0 if padding is None else padding)  # masked, so any id will do
         attention_mask, pooling_mask = torch.zeros_like(ids), torch.zeros_like(ids)
         for index, row in enumerate(rows):
             length = len(row.input_ids)
@@ -230,10 +240,12 @@ class Decoder(InputModule):
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Add ``token_embeddings``, (batch, tokens, dim) in the decoder's dtype, to the features.
 
-        Features with ``inputs_embeds``, (batch, tokens, dim), are read as these, in place of the words of
-        ``input_ids``. Features with ``position_ids``, int64 (batch, tokens), are read at these positions, padding too;
-        else positions count from the first real token. Features with ``attention``, a mode, are read with that in place
-        of the decoder's own: this pass alone, also where gradient checkpointing computes it again.
+        Args:
+            features: Output of :meth:`preprocess`. Optional: ``inputs_embeds`` (batch, tokens, dim), read in place of
+                ``input_ids``; ``position_ids``, int64 (batch, tokens), where positions otherwise count from the first
+                real token; ``attention``, a mode for this pass alone, also when gradient checkpointing computes it
+                again.
+            **kwargs: Ignored.
 
         Raises:
             UnknownNameError: No such attention mode.
@@ -248,12 +260,12 @@ class Decoder(InputModule):
         return features
 
     def _inputs(self, features: dict[str, Any]) -> dict[str, torch.Tensor]:
-        """What the language model reads, (batch, tokens, ..), by the name of its argument."""
+        """The inputs of the language model, (batch, tokens, ..), by the name of its argument."""
         names = ("inputs_embeds" if "inputs_embeds" in features else "input_ids", "position_ids")
         return {name: features[name] for name in names if name in features}
 
     def _states(self, inputs: dict[str, torch.Tensor], mask: torch.Tensor, attention: str) -> torch.Tensor:
-        """Last hidden states; positions count from the first real token, so that padding on the left moves nothing."""
+        """Last hidden states; positions count from the first real token, so that padding on the left has no effect."""
         numbered = inputs.get("position_ids")
         positions = (mask.cumsum(dim=1) - 1).clamp(min=0) if numbered is None else numbered
         if attention != self.attention:
@@ -271,6 +283,10 @@ class Decoder(InputModule):
 
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
         """Write weights (safetensors), configuration and tokenizer, with their checksums.
+
+        Args:
+            output_path: The folder.
+            *args, **kwargs: Ignored.
 
         Raises:
             OutputError: The folder can't be written.
@@ -291,10 +307,15 @@ class Decoder(InputModule):
     ) -> Decoder:
         """Load from a folder or the hub, in the dtype that was saved.
 
-        ``model_kwargs`` may hold another ``dtype``, and ``attn_implementation``.
+        Args:
+            model_name_or_path: The folder of a model, or its name on the hub.
+            subfolder: The module's folder in it.
+            model_kwargs: Another ``dtype``, or an ``attn_implementation``.
+            **kwargs: Options for fetching files from the hub, such as ``revision``; others are ignored.
 
         Raises:
-            DamagedFileError: A file does not match its checksum.
+            DamagedFileError: A file does not match its checksum or can't be read.
+            InvalidValueError: Another dtype or attention implementation that does not exist.
         """
         hub = hub_options(kwargs)
         folder = Path(cls.load_dir_path(model_name_or_path, subfolder=subfolder, **hub))
@@ -315,7 +336,7 @@ class Decoder(InputModule):
     def _assembled(
         cls, folder: Path, decoder: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: dict[str, Any]
     ) -> Decoder:
-        """The module of what was loaded, and of what else the folder holds."""
+        """The module, from what was loaded and what else the folder holds."""
         return cls(decoder, tokenizer, **config)
 
 
@@ -324,11 +345,13 @@ def in_groups(
     inputs: dict[str, torch.Tensor],
     mask: torch.Tensor,
 ) -> torch.Tensor:
-    """States of a batch: at once, or on a CPU, where padding costs as much as text, in groups of like length.
+    """States of a batch, (batch, tokens, dim), computed in groups of similar length on a CPU.
+
+    There padding costs as much as text. On other devices the batch is computed at once.
 
     Args:
-        states: From inputs and mask to states (batch, tokens, dim); what it gives for padding is not kept.
-        inputs: Each (batch, tokens, ..).
+        states: Function of inputs and mask that returns states (batch, tokens, dim); those of padding are not kept.
+        inputs: Tensors by name, each (batch, tokens, ..).
         mask: (batch, tokens), 1 at real tokens.
     """
     if torch.is_grad_enabled() or mask.device.type != "cpu" or mask.numel() <= _CPU_TOKENS:

@@ -1,4 +1,4 @@
-"""Two embedders as one: their vectors one behind the other."""
+"""Two embedders as one, with their vectors concatenated."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class Hybrid(InputModule):
     """The vectors of two embedders, each scaled to length 1, concatenated.
 
     The cosine of two hybrid vectors is the weighted mean of the two cosines, (first + weight * second) / (1 + weight).
-    Each embedder lays the texts out by its own template. Both may share their decoder, which is saved with each of them
-    and loaded as two.
+    Each embedder lays the texts out by its own template. They may share a decoder; it is saved with each of them and
+    loaded twice.
 
     Args:
         first: An embedder, such as a lexicon one.
         second: Another, such as a dense one.
-        weight: Of the second's cosine against the first's; 1 is the plain concatenation of the paper.
+        weight: Weight of the second's cosine relative to the first's; 1 is the plain concatenation of the paper.
 
     Raises:
-        InvalidValueError: A weight that is not a positive number, something that is no embedder, or two embedders on
-            different devices.
+        InvalidValueError: A weight that is not a positive number, something that is not an embedder, or two embedders
+            on different devices.
 
     Source: LENS, section 5.3 and table 6.
     """
@@ -55,12 +55,12 @@ class Hybrid(InputModule):
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The first embedder's."""
+        """The tokenizer of the first embedder."""
         return self.first.tokenizer
 
     @property
     def max_seq_length(self) -> int | None:
-        """The longest input that both read whole, in tokens, None if neither says; setting it sets both.
+        """The longest input that both read whole, in tokens, or None if neither has a limit; setting it sets both.
 
         Raises:
             InvalidValueError: Not a positive whole number.
@@ -73,16 +73,19 @@ class Hybrid(InputModule):
         self.first.max_seq_length = self.second.max_seq_length = whole("max_seq_length", value, of="tokens")
 
     def get_embedding_dimension(self) -> int:
-        """Both widths together."""
+        """Sum of both widths."""
         return sum(model.get_embedding_dimension() for model in (self.first, self.second))
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
-        """What each embedder makes of the texts, its names behind ``first.`` or ``second.``."""
+        """The features of both embedders, prefixed with ``first.`` or ``second.``; see :meth:`.Decoder.preprocess`."""
         made = {part: getattr(self, part).preprocess(inputs, prompt, **kwargs) for part in _PARTS}
         return {f"{part}.{name}": value for part, features in made.items() for name, value in features.items()}
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Add ``sentence_embedding``, float32 (batch, both widths), of length sqrt(1 + weight)."""
+        """Add ``sentence_embedding``, float32 (batch, both widths), of length sqrt(1 + weight).
+
+        See ``Module.forward``.
+        """
         vectors = []
         for part in _PARTS:
             own = {name.removeprefix(f"{part}."): v for name, v in features.items() if name.startswith(f"{part}.")}
@@ -91,7 +94,7 @@ class Hybrid(InputModule):
         return features
 
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
-        """Write both embedders, each into a folder of its own.
+        """Write both embedders, each into a folder of its own; see ``Module.save``.
 
         Raises:
             OutputError: The folder can't be written.
@@ -103,11 +106,11 @@ class Hybrid(InputModule):
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> Self:
-        """Load from a folder or the hub.
+        """Load from a folder or the hub; see ``Module.load``.
 
         Raises:
-            DamagedFileError, InvalidValueError: As :func:`~.loading.load_embedder`, whose ``trust_remote_code`` is one
-                of ``kwargs``.
+            DamagedFileError, InvalidValueError: As :func:`~.loading.load_embedder`; ``trust_remote_code`` is one of
+                ``kwargs``.
         """
         hub = hub_options(kwargs)
         folder = Path(cls.load_dir_path(model_name_or_path, subfolder=subfolder, **hub))

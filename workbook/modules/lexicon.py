@@ -1,4 +1,4 @@
-"""Lexicon pooling: a vector whose every dimension is the weight of a word, or of a cluster of words."""
+"""Lexicon pooling: a vector in which every dimension is the weight of a word, or of a cluster of words."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ LEXICON_POOLINGS = ("max", "sum", "last")
 class Lexicon(SavedModule):
     """The weight of each row of a head in a text: log(1 + relu(logit)), pooled over positions, scaled to length 1.
 
-    The head's rows stand for words, be they those of the language model's own head or the centroids of clusters of
-    them. It is frozen: a buffer, which no optimizer sees, and a copy, which stays as it is when a decoder trains whose
-    embeddings it came from. Which positions are pooled is said at :func:`pooled_positions`.
+    The head's rows stand for words: they are those of the language model's own head, or centroids of clusters of them.
+    The head is frozen: a buffer, which no optimizer sees, and a copy, which does not change when the decoder that its
+    rows came from trains. For the positions that are pooled see :func:`pooled_positions`.
 
-    A beginning-of-text token, where the tokenizer adds one, is the position that predicts a text's first token, and so
-    it is pooled where there is no instruction, as published. On a backbone whose first state is unlike all others, that
-    position may hold an outsized share of the maxima: :meth:`contributions` shows it.
+    If the tokenizer adds a beginning-of-text token, that position predicts the first token of the text, and so it is
+    pooled where there is no instruction, as published. On a backbone whose first state is unlike all others, it may
+    hold an outsized share of the maxima: :meth:`contributions` shows it.
 
     Args:
         head: Floating (clusters, dim), as wide as the token states.
         pooling: ``max``, the paper's; ``sum``, over the same positions; or ``last``, the state of the last token.
-        clusters: int64 (vocabulary,), the row that stands for each token; each has its own if not given. It is kept
+        clusters: int64 (vocabulary,), the row that stands for each token; None if each token has its own. It is kept
             with the head, and says what a weight means: see :meth:`words`.
 
     Raises:
-        InvalidValueError: A head that is no matrix of finite numbers, or clusters that are not its rows.
+        InvalidValueError: A head that is not a matrix of finite numbers, or clusters that are not its rows.
         UnknownNameError: No such pooling.
 
     Source: LENS, section 3.2 and table 5; the scaling is that of the released code.
@@ -70,12 +70,16 @@ class Lexicon(SavedModule):
         self.register_buffer("clusters", clusters.clone())
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Add ``sentence_embedding``, float32 (batch, clusters), of length 1, to the features.
+        """Add ``sentence_embedding``, float32 (batch, clusters), of length 1, to the features; see ``Module.forward``.
 
-        A text in which no cluster has a weight stays 0.
+        The vector of a text in which no cluster has a weight stays 0.
+
+        Args:
+            features: See :meth:`weights`.
+            **kwargs: Ignored.
 
         Raises:
-            InvalidValueError: Token states of another width than the head's, or a row of which nothing is pooled.
+            InvalidValueError: Token states of another width than the head's, or a row without a token to pool.
         """
         features["sentence_embedding"] = normalize(self.weights(features), dim=1)
         return features
@@ -101,11 +105,11 @@ class Lexicon(SavedModule):
     def contributions(self, features: dict[str, Any]) -> torch.Tensor:
         """The position that gave each cluster its largest weight: int64 (batch, clusters), -1 where the weight is 0.
 
-        A position counts columns of the batch; its state predicts the token in the next one. Where several are equal,
-        one of them.
+        A position is a column of the batch; its state predicts the token in the next one. Of several equal positions,
+        one is given.
 
         Args:
-            features: As of :meth:`weights`.
+            features: See :meth:`weights`.
 
         Raises:
             InvalidValueError: As :meth:`forward`.
@@ -117,8 +121,9 @@ class Lexicon(SavedModule):
         """The tokens of each cluster as text, leading spaces kept, in the order of their ids.
 
         Args:
-            tokenizer: Of the clustered tokens.
-            clusters: Whose, by their numbers from 0, in any order; all if not given, a second's work for 50,000 tokens.
+            tokenizer: The tokenizer of the clustered tokens.
+            clusters: Numbers of the clusters from 0, in any order; None for all, which takes a second for 50,000
+                tokens.
 
         Raises:
             InvalidValueError: The tokenizer has tokens that the clusters do not know, or no such cluster.
@@ -167,27 +172,27 @@ def lexicon_of(
 ) -> Lexicon:
     """Lexicon pooling over the language-model head of a backbone.
 
-    A language model's logits mean something only against each other: the same number added to all of them changes no
-    prediction. ``log(1 + relu(logit))`` asks whether a logit is above 0, and so depends on that number. SmolLM2 adds
-    12 or so: 99 of 100 logits are positive, the vectors of any two texts have a cosine of 0.999, and a short training
-    can't tell them apart. So the mean row is subtracted from the head's rows, and 0 is the average of a position's
-    logits. The paper says nothing of it; a head whose rows add up to 0, as after centring, is left as it is.
+    Only differences between a language model's logits have a meaning: the same number added to all of them changes no
+    prediction. ``log(1 + relu(logit))`` compares a logit with 0, and so depends on that number. SmolLM2 adds about 12:
+    99 of 100 logits are positive, the vectors of any two texts have a cosine of 0.999, and a short training can't tell
+    them apart. So the mean row is subtracted from the head's rows, which makes the average of a position's logits 0.
+    The paper does not mention this; a head whose rows add up to 0, as after centring, does not change.
 
     Args:
         backbone: See :func:`~workbook.backbones.resolve`.
         pooling: One of :data:`LEXICON_POOLINGS`.
-        clusters: How many clusters the head is made into; ``"vocabulary"`` for the head as it is; or the folder of
-            :class:`~workbook.vocabulary.clusters.Clusters` made from it. If not given, 4000 as in LENS-4000, or an
-            eighth of a vocabulary that is smaller than the paper's 32,000 tokens.
-        spherical: See :func:`~workbook.vocabulary.clusters.cluster_head`; of no matter where nothing is clustered.
-        centred: Subtract the mean row of the new head; False for the rows as they are, as the paper has them.
-        seed: Of the rows that the clusters start from; of no matter where nothing is clustered.
+        clusters: Number of clusters of the head's rows; ``"vocabulary"`` for the head as it is; or the folder of
+            :class:`~workbook.vocabulary.clusters.Clusters` made from it. None for 4000 as in LENS-4000, or an eighth
+            of a vocabulary that is smaller than the paper's 32,000 tokens.
+        spherical: See :func:`~workbook.vocabulary.clusters.cluster_head`; does not matter where nothing is clustered.
+        centred: Whether to subtract the mean row of the new head; False leaves the rows as in the paper.
+        seed: Of the rows that the clusters start from; does not matter where nothing is clustered.
 
     Raises:
         ModelNotFoundError: No such backbone, or one without its language-model head.
-        UnknownNameError: No such pooling.
-        InvalidValueError: An impossible number of clusters, a name that is no folder, clusters of another head, or a
-            ``spherical`` or ``centred`` that is no bool.
+        UnknownNameError: No such backbone or pooling.
+        InvalidValueError: An impossible number of clusters, a name that is not a folder, clusters of another head, or a
+            ``spherical`` or ``centred`` that is not a bool.
         MissingDataError, DamagedFileError: No clusters in the folder.
 
     Source: LENS, sections 3.2.1 and 4.1.
@@ -209,11 +214,11 @@ def lexicon_of(
 
 
 def pooled_positions(text: torch.Tensor, real: torch.Tensor, pooling: str) -> torch.Tensor:
-    """The positions that are pooled: one to the left of each token of the text, which is what their logits predict.
+    """The positions that are pooled: those whose logits predict a token of the text, one to the left of each.
 
-    In ``<s> <instruct> .. <query> t1 .. tn </s>`` these are ``<query>`` to t(n-1), in ``<s> t1 .. tn </s>`` they are
-    ``<s>`` to t(n-1). A first token with nothing in front of it has no such position; where it is all that a text has,
-    its own is taken. ``last`` is the last real position, that of ``</s>``, which predicts nothing.
+    In ``<s> <instruct> .. <query> t1 .. tn </s>`` these are ``<query>`` to t(n-1); in ``<s> t1 .. tn </s>`` they are
+    ``<s>`` to t(n-1). A first token with nothing in front of it has no such position; if the text has no other token,
+    its own position is taken. ``last`` is the last real position, that of ``</s>``.
 
     Args:
         text: (batch, tokens), 1 at the tokens of the text; its row is empty where there are none.

@@ -1,4 +1,4 @@
-"""Loading a saved embedder, and no code that comes with it."""
+"""Loading a saved embedder, without running code that comes with it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from ..errors import InvalidValueError
 def load_embedder(folder: str | os.PathLike, *, trust_remote_code: bool = False, **options: Any) -> SentenceTransformer:
     """A saved model, made of this library's modules and of sentence-transformers' own.
 
-    A folder names the classes of its modules. ``SentenceTransformer(folder)`` refuses this library's, and with
-    ``trust_remote_code`` takes any, the folder's own Python files among them.
+    A folder names the classes of its modules. ``SentenceTransformer(folder)`` refuses this library's classes, and with
+    ``trust_remote_code`` it accepts any, even the folder's own Python files.
 
     Args:
         folder: As ``model.save`` wrote it.
-        trust_remote_code: Run code of the folder's own, and of other packages that it names.
-        **options: Of ``SentenceTransformer``, such as ``device``.
+        trust_remote_code: Whether to run the folder's own code and that of other packages it names.
+        **options: Options of ``SentenceTransformer``, such as ``device``.
 
     Raises:
-        InvalidValueError: The model needs other code, which was not allowed; the message names the class.
-            Or a device that is not there.
+        InvalidValueError: The model needs other code, which was not allowed (the message names the class), or a device
+            that is not there.
         DamagedFileError: A file can't be read, or its content is not what was saved.
 
     Example:
@@ -44,7 +44,7 @@ def load_embedder(folder: str | os.PathLike, *, trust_remote_code: bool = False,
     with backbones.loading(folder, "a model that sentence-transformers can load", backbones.TRUST):
         if not trust_remote_code:
             _refuse_activations(folder)
-        # Classes that are given are not looked up by name: all others meet sentence-transformers' own refusal.
+        # Classes that are given are not looked up by name; sentence-transformers itself refuses all others.
         return SentenceTransformer._load_with_module_classes(
             str(folder),
             dict(_own(Module)),
@@ -55,7 +55,7 @@ def load_embedder(folder: str | os.PathLike, *, trust_remote_code: bool = False,
 
 
 def _own(kind: type[Module]) -> Iterator[tuple[str, type[Module]]]:
-    """This library's modules, by the names under which they are saved."""
+    """This library's modules by their names in saved models."""
     for one in kind.__subclasses__():
         if one.__module__.startswith("workbook."):
             yield f"{one.__module__}.{one.__qualname__}", one
@@ -63,7 +63,7 @@ def _own(kind: type[Module]) -> Iterator[tuple[str, type[Module]]]:
 
 
 def _refuse_activations(folder: Path) -> None:
-    """Refuse activations of other packages, in whose place sentence-transformers would take its default."""
+    """Refuse activations of other packages, which sentence-transformers would replace by its default."""
     for file in sorted(folder.rglob("config.json")):
         name = str(json.loads(file.read_text(encoding="utf-8")).get("activation_function", ""))
         if "." in name and not name.startswith("torch."):

@@ -13,10 +13,10 @@ POOLINGS = ("mean", "weighted_mean", "last_token")
 
 
 class Pooling(Module):
-    """One vector from the token states that the ``pooling_mask`` marks.
+    """One vector from the token states that ``pooling_mask`` marks.
 
-    ``mean`` averages them; ``weighted_mean`` weights the n marked tokens 1, 2, .., n in order (the count starts at the
-    first marked token, wherever padding and instruction stand); ``last_token`` takes the last marked one.
+    ``mean`` averages them; ``weighted_mean`` weights the n marked tokens 1, 2, .., n in order (counted from the first
+    marked token, wherever padding and instruction are); ``last_token`` takes the last marked one.
 
     Args:
         pooling: ``mean``, ``weighted_mean`` or ``last_token``.
@@ -38,10 +38,15 @@ class Pooling(Module):
         self.embedding_dimension = embedding_dimension
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Add ``sentence_embedding``, float32 (batch, dim), made from ``token_embeddings`` (batch, tokens, dim).
+        """Add ``sentence_embedding``, float32 (batch, dim), to the features; see ``Module.forward``.
+
+        Args:
+            features: ``token_embeddings`` (batch, tokens, dim); ``pooling_mask``, else ``attention_mask``,
+                (batch, tokens), 1 at the tokens to pool.
+            **kwargs: Ignored.
 
         Raises:
-            InvalidValueError: A row of which nothing is pooled; the Decoder gives none.
+            InvalidValueError: A row without a token to pool; the Decoder makes none.
         """
         mask = features.get("pooling_mask", features["attention_mask"])
         features["sentence_embedding"] = pool(features["token_embeddings"], mask, self.pooling)
@@ -52,7 +57,7 @@ class Pooling(Module):
         return self.embedding_dimension
 
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
-        """Write the configuration; there are no weights."""
+        """Write the configuration; there are no weights. See ``Module.save``."""
         self.save_config(output_path)
 
 
@@ -68,7 +73,7 @@ def pool(states: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor
         float32 (batch, dim): sums of many bfloat16 states would lose digits.
 
     Raises:
-        InvalidValueError: A row of which nothing is pooled; the released code of LLM2Vec averages all its columns then,
+        InvalidValueError: A row without a token to pool, of which the released code of LLM2Vec averages all columns,
             padding included.
     """
     refuse_empty(mask)
@@ -87,7 +92,7 @@ def pool(states: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor
 
 
 def refuse_empty(mask: torch.Tensor) -> None:
-    """Refuse a row without a token to pool: whatever its vector were, it would be of no text.
+    """Refuse a row without a token to pool: its vector would not be that of a text.
 
     Args:
         mask: (batch, tokens), 1 where a token is pooled.

@@ -1,9 +1,9 @@
-"""Token states against the rows of a head, pooled over positions or read one by one, without ever holding all logits.
+"""Logits of token states under a head, pooled over positions or read one by one, without ever holding all of them.
 
-A head as large as a vocabulary makes a logit for each of its rows at every position: 32 texts of 512 tokens and 49152
-rows are 3 GiB in float32, and as much again for every step of the formula that a gradient needs. So the products are
-made for some rows of the head and some texts at a time, and the backward pass does without them: max pooling keeps
-where each maximum lay, sum pooling and losses make them again.
+A head as large as a vocabulary gives a logit for each of its rows at every position: 32 texts of 512 tokens and 49152
+rows take 3 GiB in float32, and as much again for every step of the formula that a gradient needs. So logits are
+computed for some rows of the head and some texts at a time, and not kept for the backward pass: max pooling keeps the
+position of each maximum, sum pooling and losses compute them again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 LOGITS = 2**22
 """Logits that are held at a time, 16 MiB in float32."""
 LOSS_LOGITS = 2**24
-"""Logits of a loss that are held at a time, 64 MiB in float32: with fewer, the gradient of a large head is added up too
+"""Logits of a loss that are held at a time, 64 MiB in float32: with fewer, the gradient of a large head is summed too
 often."""
 _ROWS = 1024  # of the head at a time, where they fit: narrower products are slower
 
@@ -28,21 +28,21 @@ _ROWS = 1024  # of the head at a time, where they fit: narrower products are slo
 def max_logits(
     states: torch.Tensor, mask: torch.Tensor, head: torch.Tensor, logits: int = LOGITS
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The largest logit of each row of the head over the positions of a text, 0 where none is above, and where it is.
+    """The largest logit of each row of the head over the positions of a text, at least 0, and its position.
 
-    The gradient goes to the states at those positions alone, as through ``torch.max``: where two positions are equal to
-    the last bit, to the one that ``torch.max`` returns, which it leaves open. The head has none. In half precision the
-    product has the states' dtype, as under autocast (its sums are float32 inside), and all that follows is float32.
+    The gradient goes to the states at those positions alone, as through ``torch.max``; of two equal logits, to the one
+    that ``torch.max`` happens to return. The head gets no gradient. In half precision the product has the states'
+    dtype, as under autocast (it sums in float32), and all that follows is float32.
 
     Args:
         states: (batch, tokens, dim), any floating dtype.
-        mask: Bool (batch, tokens), true at the positions to pool; what lies at the others may be anything.
+        mask: Bool (batch, tokens), True at the positions to pool; the others may hold anything.
         head: (rows, dim); cast to the states' dtype a chunk at a time.
-        logits: How many to hold at a time.
+        logits: Number of logits to hold at a time.
 
     Returns:
-        The logits, (batch, rows), float32 (float64 for states of it), and the positions, int64 of the same shape, which
-        mean nothing where the logit is 0.
+        The logits, (batch, rows), float32 (float64 for float64 states), and their positions, int64 of the same shape,
+        which mean nothing where the logit is 0.
     """
     states, columns = _packed(states, mask)
     largest, order = _Max.apply(states, head, logits)
@@ -54,7 +54,13 @@ def sum_weights(
 ) -> torch.Tensor:  # fmt: skip
     """log(1 + relu(logit)) of each row of the head, summed over the positions of a text.
 
-    Arguments, dtypes and gradient as of :func:`max_logits`; returns (batch, rows).
+    The gradient goes to the states alone.
+
+    Args:
+        states, mask, head, logits: See :func:`max_logits`.
+
+    Returns:
+        (batch, rows), float32 (float64 for float64 states).
     """
     return _Sum.apply(_packed(states, mask)[0], head, logits)
 
@@ -66,17 +72,18 @@ def token_losses(
     softcap: float | None = None,
     logits: int = LOSS_LOGITS,
 ) -> torch.Tensor:
-    """Minus the log-probability of each label, read from its state by the head; states and head both have gradients.
+    """Minus the log-probability of each label, read from its state by the head.
 
-    Where there are more logits than may be held, they are made for some states at a time, and again for the gradient.
-    The product has the head's dtype, or that of autocast, and all that follows is float32.
+    States and head both get gradients. If there are more logits than may be held, they are computed for some states at
+    a time, and again for the gradient. The product has the head's dtype, or that of autocast, and all that follows is
+    float32.
 
     Args:
         states: (positions, dim), any floating dtype.
         labels: int64 (positions, labels), row numbers of the head.
         head: (vocabulary, dim).
         softcap: Bound of the logits, for backbones that have one (Gemma 2).
-        logits: How many to hold at a time.
+        logits: Number of logits to hold at a time.
 
     Returns:
         float32 (positions, labels), in nats.
@@ -99,7 +106,7 @@ def _losses(states: torch.Tensor, labels: torch.Tensor, head: torch.Tensor, soft
 def _packed(states: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The states to pool moved to the left, with 0 behind them, and the columns that they come from.
 
-    A state of 0 has logits of 0, which count for nothing after the relu: no mask is needed any more.
+    A state of 0 has logits of 0, which add nothing after the relu: no mask is needed any more.
     """
     columns = mask.int().argsort(dim=1, descending=True, stable=True)[:, : int(mask.sum(dim=1).max())]
     rows = torch.arange(len(mask), device=mask.device).unsqueeze(1)

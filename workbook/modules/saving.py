@@ -18,17 +18,21 @@ WEIGHTS = "model.safetensors"
 
 
 def hub_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a module's loading options that say how its files are fetched from a hub."""
+    """The loading options of a module that say how its files are fetched from a hub."""
     return {
         name: options[name] for name in ("token", "cache_folder", "revision", "local_files_only") if name in options
     }
 
 
 class SavedModule(Module):
-    """A module whose weights lie beside its configuration, each with a checksum."""
+    """A module that saves its weights and its configuration as files with checksums."""
 
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
         """Write weights (safetensors) and configuration, with their checksums.
+
+        Args:
+            output_path: The folder.
+            *args, **kwargs: Ignored.
 
         Raises:
             OutputError: The folder can't be written.
@@ -44,8 +48,13 @@ class SavedModule(Module):
     def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> Self:
         """Load from a folder or the hub.
 
+        Args:
+            model_name_or_path: The folder of a model, or its name on the hub.
+            subfolder: The module's folder in it.
+            **kwargs: Options for fetching files from the hub, such as ``revision``; others are ignored.
+
         Raises:
-            DamagedFileError: A file does not match its checksum or can't be read, or the weights are of other names or
+            DamagedFileError: A file does not match its checksum or can't be read, or the weights have other names or
                 shapes.
         """
         hub = hub_options(kwargs)
@@ -59,7 +68,7 @@ class SavedModule(Module):
 
     @classmethod
     def _unfilled(cls, config: dict[str, Any], weights: dict[str, torch.Tensor]) -> Self:
-        """The module that the weights are for; they tell the sizes that the configuration does not hold."""
+        """The module, before its weights are loaded; they give the sizes that the configuration does not hold."""
         return cls(**config)
 
     def load_weights(self, weights: dict[str, torch.Tensor], source: str) -> None:
@@ -70,7 +79,7 @@ class SavedModule(Module):
             source: Where they are from, for the error.
 
         Raises:
-            DamagedFileError: Other names or shapes; ``source`` says where they are from.
+            DamagedFileError: Other names or shapes.
         """
         try:
             self.load_state_dict(weights)

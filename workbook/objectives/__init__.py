@@ -11,7 +11,7 @@ from .reconstruction import LLaMA2Vec, Reconstruction
 OBJECTIVES: dict[str, type[Objective]] = {
     kind.name: kind for kind in (MNTP, SimCSE, Contrastive, Reconstruction, LLaMA2Vec, GritLM)
 }
-"""Objectives by the name that a stage gives."""
+"""Objectives by the name that a stage uses."""
 
 __all__ = [
     "MNTP",

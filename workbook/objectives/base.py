@@ -1,4 +1,4 @@
-"""What every objective says of itself: the data it reads, the attention it needs, and its options."""
+"""The base of all objectives, which declare the data they read, the attention they need, and their options."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class Options(BaseModel):
-    """Options of an objective as data; the description of a field is what an error expects.
+    """Options of an objective as data; an error gives the description of a field as what it expected.
 
-    An option that is added later, and whose default does what was done without it, goes into
+    An option that is added later, and whose default changes nothing, goes into
     :data:`workbook.resolved.ADDED_LATER` with that default.
     """
 
@@ -26,15 +26,15 @@ class Options(BaseModel):
 
 
 class Objective(nn.Module):
-    """A training objective: a sentence-transformers loss that says what it needs.
+    """A training objective: a sentence-transformers loss that declares what it needs.
 
-    Everything that the rest of the library asks of an objective is an attribute of its class. A new one is such a
-    class and a line in :data:`workbook.objectives.OBJECTIVES`.
+    Everything that the rest of the library needs to know of an objective is an attribute of its class. A new one takes
+    such a class and a line in :data:`workbook.objectives.OBJECTIVES`.
 
     Attributes:
-        name: By which a stage names it.
+        name: Its name in a stage.
         reads: ``pairs`` (query, positive and hard negatives), ``texts``, or ``chunks`` of running text.
-        hard_negatives: Whether it uses the hard negatives of pairs; else they are left out.
+        hard_negatives: Whether it uses the hard negatives of pairs; otherwise they are left out.
         teacher: Whether it learns from a teacher's scores, given as the labels of a batch.
         attention: The attention that the decoder must have, or None for either.
         Options: Its options, a pydantic model.
@@ -68,7 +68,8 @@ class Objective(nn.Module):
 
         Raises:
             UnknownNameError: No such option, or no such choice.
-            InvalidValueError: A value outside its range; the message says what is expected.
+            InvalidValueError: A value outside its range, or options that do not go together; the message says what is
+                expected.
         """
         fields = cls.Options.model_fields
         for option in options:
@@ -88,22 +89,29 @@ class Objective(nn.Module):
 
     @classmethod
     def stand_ins(cls, model: SentenceTransformer) -> dict[str, nn.Module]:
-        """Small modules in place of what making the objective would read from disk, for a check that trains nothing."""
+        """Small modules in place of those that the objective would read from disk, for a check that trains nothing.
+
+        Args:
+            model: The model that would be trained.
+
+        Returns:
+            Modules by the name of the argument they stand for.
+        """
         return {}
 
     def check_batch(self, rows: int, columns: int) -> None:
         """Refuse data that the objective cannot learn from, before anything is trained.
 
         Args:
-            rows: Of a batch, over all devices.
-            columns: Of the data.
+            rows: Rows of a batch, over all devices.
+            columns: Columns of the data.
 
         Raises:
-            InvalidValueError: Too few or too many columns, or too few rows.
+            InvalidValueError: Too few or too many columns, or too few rows; the message says what is expected.
         """
         if self.reads != "pairs" and columns != 1:
             raise InvalidValueError("training data", "one column of texts", f"{columns} columns", "Keep one.")
 
     def get_config_dict(self) -> dict[str, Any]:
-        """What the model card says of the loss."""
+        """The options of the loss, for the model card."""
         return self.options.model_dump()

@@ -1,7 +1,7 @@
 """Contrastive objectives: InfoNCE over in-batch and hard negatives, and SimCSE, whose only supervision is dropout.
 
-The computation is sentence-transformers' own; what is added is the papers' vocabulary and the refusal of batches that
-hold no negative, and of decoders without dropout.
+The computation is sentence-transformers' own. Added are the papers' terms, and errors for batches that hold no negative
+and for decoders without dropout.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class ContrastiveOptions(Options):
     """Options of :class:`Contrastive`.
 
     Attributes:
-        temperature: Divides the cosines.
-        in_batch: Whether documents of other rows are negatives. They mislead where rows share their class: there the
-            positive of one row would do for another.
-        mini_batch_size: Rows that go through the model at once, with GradCache: batches of any size in the memory of
-            one of these, for a second forward pass. None for the whole batch at once. Without in-batch negatives rows
-            don't need each other, and accumulation does the same for less.
+        temperature: Divisor of the cosines.
+        in_batch: Whether documents of other rows are negatives. They mislead where rows share a class: there the
+            positive of one row is right for another too.
+        mini_batch_size: Rows that go through the model at once, with GradCache: a batch of any size takes the memory of
+            one mini-batch, at the price of a second forward pass. None for the whole batch at once. Without in-batch
+            negatives rows don't need each other, and accumulation does the same at less cost.
     """
 
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False, description="a positive number")] = 0.02
@@ -56,20 +56,20 @@ class Contrastive(Objective):
     """InfoNCE: a query should be nearer to its positive than to every other document of the batch.
 
     The data has the columns query, positive, and any number of hard negatives. The candidates of a query are the
-    positives and the hard negatives of the whole batch, or with ``in_batch=False`` its own alone; the loss is the
-    cross-entropy of cosine / temperature, from queries to documents only. Instructions are prompts of the columns, and
-    no business of the loss.
+    positives and hard negatives of the whole batch, or with ``in_batch=False`` its own alone. The loss is the
+    cross-entropy of cosine / temperature, from queries to documents only. Instructions are prompts of the columns; the
+    loss does not see them.
 
     Since every query has the same candidates, a column of hard negatives may be longer or shorter than that of the
-    queries. Data sets bring no such batches; a call of the loss may, as in the released code of LLM2Vec.
+    queries. Data sets have no such batches; a call of the loss may, as in the released code of LLM2Vec.
 
-    Where the data brings a teacher's scores as labels, the cross-entropy from the teacher's softmax over a query's own
-    candidates to the model's is added with weight 1: distillation.
+    Where the data has a teacher's scores as labels, distillation is added with weight 1: the cross-entropy from the
+    teacher's softmax over a query's own candidates to the model's.
 
-    A text that is twice in a batch is a false negative of its own pair. The loss says so once, with the rows, and
-    counts it, as the published code does; ``BatchSamplers.NO_DUPLICATES`` keeps such texts apart.
+    A text that is twice in a batch is a false negative of its own pair. The loss warns once, with the rows, and counts
+    the text all the same, as the published code does; ``BatchSamplers.NO_DUPLICATES`` keeps such texts apart.
 
-    Where several devices train, the documents of all of them are candidates, with their gradients.
+    When training on several devices, the documents of all of them are candidates, with their gradients.
 
     Args:
         model: Any sentence-transformers model.
@@ -80,8 +80,8 @@ class Contrastive(Objective):
             in-batch negatives.
 
     Source: LLM2Vec, section 5.1 and appendix G.2 (the default temperature is that of the released code); GradCache
-    after Gao et al. (2021). Own negatives alone: NV-Embed, section 3.3; LENS, section 4.1, as is distillation, whose
-    computation is that of the released code.
+    after Gao et al. (2021). Own negatives alone: NV-Embed, section 3.3, and LENS, section 4.1. Distillation: LENS,
+    section 4.1, computed as in its released code.
     """
 
     name = "contrastive"
@@ -92,7 +92,7 @@ class Contrastive(Objective):
 
     def __init__(self, model: SentenceTransformer, **options: Any):
         super().__init__(model, **options)
-        # Asked here and not given as an option: no composition of objectives can forget the other devices' negatives.
+        # Found out here, not given as an option: no objective built on this can forget the other devices' negatives.
         given = {"scale": 1 / self.options.temperature, "gather_across_devices": _distributed()}
         if self.options.mini_batch_size is None:
             self.loss = _Plain(model, **given)
@@ -106,10 +106,10 @@ class Contrastive(Objective):
         """The loss of one batch, a scalar.
 
         Args:
-            sentence_features: Per column what ``model.preprocess`` gives.
+            sentence_features: One output of ``model.preprocess`` per column.
             labels: A teacher's scores, floating (rows, columns - 1): of each query with its positive and its hard
                 negatives, in the order of the columns, on the scale of logits. None to learn without a teacher. Row i
-                of the positives belongs to row i of the queries in any case.
+                of the positives always belongs to row i of the queries.
 
         Raises:
             InvalidValueError: Too few columns, a batch that holds no negative, scores of another shape, or columns of
@@ -132,7 +132,11 @@ class Contrastive(Objective):
         return self.loss(columns, labels)
 
     def check_batch(self, rows: int, columns: int) -> None:
-        """Refuse data whose batches hold no negative; see :meth:`~.base.Objective.check_batch`."""
+        """Refuse data whose batches hold no negative; see :meth:`~.base.Objective.check_batch`.
+
+        Raises:
+            InvalidValueError: No positive, or no negative in a batch.
+        """
         if columns < 2:
             raise InvalidValueError("training data", "a query, a positive and any hard negatives", f"{columns} column")
         if not self.options.in_batch and columns == 2:
@@ -148,7 +152,7 @@ class Contrastive(Objective):
             )  # fmt: skip
 
     def _check_rows(self, rows: list[int], taught: bool) -> None:
-        """Refuse columns that are shorter or longer than the queries, where a row has to say whose it is."""
+        """Refuse columns that are shorter or longer than the queries, where each row belongs to one query."""
         queries, positives, *negatives = rows
         if positives != queries:
             raise InvalidValueError("positives", f"one for each of {queries} queries", f"{positives} rows")
@@ -172,12 +176,12 @@ class Contrastive(Objective):
             )
 
     def get_config_dict(self) -> dict[str, Any]:
-        """What the model card says of the loss."""
+        """The options of the loss, for the model card."""
         return {**super().get_config_dict(), **self.loss.get_config_dict()}
 
 
 class _Plain(MultipleNegativesRankingLoss):
-    """The library's, with distillation."""
+    """The loss of sentence-transformers, with distillation."""
 
     def compute_loss_from_embeddings(self, embeddings: list[torch.Tensor], labels: torch.Tensor | None) -> torch.Tensor:
         loss = super().compute_loss_from_embeddings(embeddings, labels)
@@ -185,7 +189,7 @@ class _Plain(MultipleNegativesRankingLoss):
 
 
 class _Cached(CachedMultipleNegativesRankingLoss):
-    """The library's with GradCache, with distillation."""
+    """The loss of sentence-transformers with GradCache, with distillation."""
 
     def calculate_loss(
         self, reps: list[list[torch.Tensor]], labels: torch.Tensor | None = None, *, with_backward: bool = False
@@ -203,8 +207,11 @@ def distillation(scores: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
     """Cross-entropy from a teacher's distribution over a query's candidates to the model's, mean over the queries.
 
     Args:
-        scores: (queries, candidates), the model's, divided by its temperature.
-        teacher: Scores of the same shape, on the scale of logits.
+        scores: The model's cosines divided by its temperature, floating (queries, candidates).
+        teacher: The teacher's scores, of the same shape, on the scale of logits.
+
+    Returns:
+        A scalar of the dtype of ``scores``, in nats.
 
     Source: LENS, section 4.1 (there a KL divergence, which differs by the teacher's entropy, a constant).
     """
@@ -221,7 +228,8 @@ class SimCSEOptions(ContrastiveOptions):
     """Options of :class:`SimCSE`; temperature after Gao et al. (2021).
 
     Attributes:
-        dropout: Share of the attention weights that is dropped, more than 0 and less than 1.
+        dropout: Share of the attention weights that is dropped, at least 0 and less than 1. At 0 :class:`SimCSE`
+            refuses the decoder, since its two passes are equal.
     """
 
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False, description="a positive number")] = 0.05
@@ -231,11 +239,11 @@ class SimCSEOptions(ContrastiveOptions):
 class SimCSE(Contrastive):
     """Unsupervised SimCSE: each text goes through the model twice, and dropout makes the two vectors differ.
 
-    Without dropout the positive is trivially right, and only the other texts are pushed apart: that ends in collapse
-    (Gao et al. 2021).
+    Without dropout the positive is trivially right, and training only pushes the other texts apart, which ends in
+    collapse (Gao et al. 2021).
 
-    The data has one column of texts. Making the loss turns the decoder's attention dropout on and measures that it is;
-    it stays on until :func:`set_attention_dropout` sets it to 0.
+    The data has one column of texts. Constructing the loss switches the decoder's attention dropout on and measures
+    that it works; it stays on until :func:`set_attention_dropout` sets it to 0.
 
     Args:
         model: A chain that begins with a Decoder.
@@ -243,7 +251,7 @@ class SimCSE(Contrastive):
 
     Raises:
         InvalidValueError: As :class:`Contrastive`, or a dropout outside its range.
-        AttentionError: Two passes through the decoder are the same.
+        AttentionError: Two passes through the decoder give equal states.
 
     Source: LLM2Vec, sections 2.1 and 2.2, appendix D.1.2 (dropout 0.3); temperature after Gao et al. (2021).
     """
@@ -271,7 +279,8 @@ class SimCSE(Contrastive):
             )
 
     def check_batch(self, rows: int, columns: int) -> None:
-        """Refuse data that is not one column of texts, and a batch without another text to be told from."""
+        """Refuse data that is not one column of texts, and a batch of a single text; see
+        :meth:`~.base.Objective.check_batch`."""
         Objective.check_batch(self, rows, columns)
         super().check_batch(rows, 2)
 
@@ -279,8 +288,8 @@ class SimCSE(Contrastive):
 def set_attention_dropout(decoder: PreTrainedModel, probability: float) -> None:
     """Set the share of attention weights that a decoder drops in training, in place.
 
-    It is set where the layers read it, because a configuration is read only once, when the layers are made; and not in
-    the configuration, so that a saved model does not drop anything when it is trained again.
+    It is set where the layers read it, because they read the configuration only once, when they are made. The
+    configuration stays as it is, so that a saved model does not drop anything when it is trained again.
 
     Args:
         decoder: A transformers decoder, with or without adapters.
@@ -302,7 +311,7 @@ def set_attention_dropout(decoder: PreTrainedModel, probability: float) -> None:
 
 @torch.no_grad()
 def _varies(decoder: PreTrainedModel) -> bool:
-    """Whether two passes in training mode differ, measured; leaves mode and generators as they were."""
+    """True if two passes in training mode differ, as measured; leaves mode and generators as they were."""
     modes = [(module, module.training) for module in decoder.modules()]
     ids = torch.arange(3, 11, device=decoder.device).repeat(4, 1)
     devices = [decoder.device] if decoder.device.type == "cuda" else []
@@ -313,12 +322,12 @@ def _varies(decoder: PreTrainedModel) -> bool:
     finally:
         for module, training in modes:
             module.training = training
-    # Not bit by bit: on some processors even equal passes differ in their last digits, as memory lies.
+    # Not bit by bit: on some processors even equal passes differ in their last digits, depending on memory alignment.
     return bool((first - second).norm() > 1e-3 * first.norm())
 
 
 def _twins(features: dict[str, torch.Tensor]) -> list[int]:
-    """The first rows of a column that hold the same text, counted from 0; none when all differ."""
+    """Rows of a column that hold the same text, counted from 0; none when all differ."""
     if "input_ids" not in features:
         return []
     rows = torch.where(features["attention_mask"].bool(), features["input_ids"], -1)

@@ -1,4 +1,4 @@
-"""GritLM's objective: one decoder learns to embed and goes on learning to write."""
+"""GritLM's objective: one decoder learns to embed and keeps learning to write."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class GritLMOptions(ContrastiveOptions, LMHeadOptions):
     """Options of :class:`GritLM`, with those of :class:`~.contrastive.Contrastive`.
 
     Attributes:
-        generative_weight: Of the language model's loss beside the contrastive one; 0 leaves it out.
+        generative_weight: Weight of the language model's loss, where the contrastive one has 1; 0 leaves it out.
     """
 
     generative_weight: Annotated[float, Field(ge=0, allow_inf_nan=False, description="a number, at least 0")] = 1.0
@@ -34,12 +34,13 @@ class GritLM(LMHeadObjective):
     are predicted, never those of the instruction or the template.
 
     Args:
-        model, head: As for :class:`~.head.LMHeadObjective`.
-        **options: Of :class:`GritLMOptions`.
+        model, head: See :class:`~.head.LMHeadObjective`.
+        **options: Fields of :class:`GritLMOptions`.
 
     Raises:
         InvalidValueError: A causal decoder, an option outside its range, or as :class:`~.head.LMHeadObjective` and
             :class:`~.contrastive.Contrastive`.
+        UnknownNameError, ModelNotFoundError: As :class:`~.head.LMHeadObjective`.
 
     Source: Muennighoff et al. 2024, "Generative representational instruction tuning", section 2. There the generative
     loss is that of answers to instructions, from a data set of its own; here it is that of the documents.
@@ -58,19 +59,19 @@ class GritLM(LMHeadObjective):
     def forward(
         self, sentence_features: Iterable[dict[str, torch.Tensor]], labels: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """The loss of one batch, a scalar; arguments and errors as of :meth:`Contrastive.forward`."""
+        """The loss of one batch, a scalar; see :meth:`.contrastive.Contrastive.forward`."""
         columns = list(sentence_features)
         loss = self.contrastive(columns, labels)
         weight = self.options.generative_weight
         return loss + weight * self.generative_loss(columns[1]) if weight else loss
 
     def generative_loss(self, features: dict[str, torch.Tensor]) -> torch.Tensor:
-        """What it takes to write texts token by token: the mean over their tokens (nats), a float32 scalar.
+        """The loss of writing texts token by token: the mean over their tokens in nats, a float32 scalar.
 
-        With ``mini_batch_size`` as many texts at once, each computed again for its gradient, as in GradCache.
+        With ``mini_batch_size``, that many texts are read at once, and read again for the gradient, as in GradCache.
 
         Args:
-            features: What ``model.preprocess`` gives of the texts.
+            features: Output of ``model.preprocess`` for the texts.
         """
         size, count = self.options.mini_batch_size, predictable(features).sum().clamp(min=1)
 
@@ -86,7 +87,7 @@ class GritLM(LMHeadObjective):
         return _in_parts(loss, [{name: value[row : row + size] for name, value in features.items()} for row in rows])
 
     def check_batch(self, rows: int, columns: int) -> None:
-        """Refuse data whose batches hold no negative; see :meth:`~.base.Objective.check_batch`."""
+        """Refuse data whose batches hold no negative; see :meth:`.contrastive.Contrastive.check_batch`."""
         self.contrastive.check_batch(rows, columns)
 
 
@@ -95,8 +96,8 @@ def _in_parts(
 ) -> torch.Tensor:
     """The sum of a loss over parts of a batch, in the memory of one of them.
 
-    GradCache takes its gradient in passes of its own too. A part of the loss that did not would, on several devices,
-    give its gradient when the wrapper around the model has already averaged that of the other passes.
+    GradCache takes its gradient in passes of its own too. On several devices, a part of the loss that did not would
+    give its gradient after the wrapper around the model has averaged that of the other passes.
     """
     with torch.no_grad():
         value = torch.stack([loss(part) for part in parts]).sum()

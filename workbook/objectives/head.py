@@ -1,4 +1,4 @@
-"""What objectives share that predict tokens: the language-model head, which an embedder does not keep."""
+"""The base of objectives that predict tokens: they need the language-model head, which an embedder does not keep."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LMHeadOptions(Options):
     """Options of every :class:`LMHeadObjective`.
 
     Attributes:
-        train_head: Train an untied head too. It is no part of the saved model.
+        train_head: Whether to train an untied head too. It is not part of the saved model.
     """
 
     train_head: Annotated[bool, Field(description="True or False")] = False
@@ -37,18 +37,19 @@ class LMHeadOptions(Options):
 class LMHeadObjective(Objective):
     """An objective that predicts tokens from states, through the backbone's language-model head.
 
-    A tied head is the table of the decoder's input embeddings, and trains when that does. Any other is no part of the
-    model that is saved, trained or not.
+    A tied head is the table of the decoder's input embeddings, and trains when that does. Any other head is not part of
+    the saved model, trained or not.
 
     Args:
         model: A chain that begins with a Decoder.
-        head: The head to use, on the model's device; the backbone's own if not given, in the decoder's dtype.
-        **options: Of the objective's ``Options``.
+        head: The head to use, on the model's device; None for the backbone's own, in the decoder's dtype.
+        **options: Fields of the objective's ``Options``.
 
     Raises:
-        InvalidValueError: A chain that does not begin with a Decoder, or a head that does not fit.
-        UnknownNameError: The backbone that the model was made from is not where it was.
-        ModelNotFoundError: It is there, but without a head.
+        InvalidValueError: A chain that does not begin with a Decoder, an option outside its range, or a head that does
+            not fit.
+        UnknownNameError: No such option, or the backbone that the model was made from is no longer there.
+        ModelNotFoundError: The backbone has no head.
     """
 
     Options = LMHeadOptions
@@ -67,27 +68,28 @@ class LMHeadObjective(Objective):
 
     @classmethod
     def stand_ins(cls, model: SentenceTransformer) -> dict[str, nn.Module]:
-        """An empty head, where the real one would take a whole language model from disk."""
+        """An empty head in place of an untied one, which would have to be read from disk; see
+        :meth:`~.base.Objective.stand_ins`."""
         config = model[0].decoder.config
         return {} if config.tie_word_embeddings else {"head": nn.Linear(config.hidden_size, 1, False, device="meta")}
 
     @property
     def decoder_module(self) -> Decoder:
-        """The chain's first module, out of whatever a distributed training wraps around the model."""
+        """The chain's first module, without whatever distributed training wraps around the model."""
         return extract_model_from_parallel(self.model)[0]
 
     def projection(self) -> tuple[torch.Tensor, float | None]:
-        """The head's weight, (vocabulary, dim), and the bound of its logits or None, for ``token_losses``."""
+        """The head's weight (vocabulary, dim) and the bound of its logits or None, for ``token_losses``."""
         decoder = self.decoder_module.decoder
         weight = (self.head or decoder.get_input_embeddings()).weight
         return weight, getattr(decoder.config, "final_logit_softcapping", None)
 
 
 def predictable(features: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Where a token of the text stands that has a real token to its left, bool (batch, tokens).
+    """Mask of the tokens of the text that have a real token to their left, bool (batch, tokens).
 
     Args:
-        features: What ``model.preprocess`` gives.
+        features: Output of ``model.preprocess``.
     """
     real = features["attention_mask"].bool()
     text = features.get("pooling_mask", features["attention_mask"]).bool()
@@ -103,16 +105,16 @@ def next_token_loss(
         states: Last hidden states, (batch, tokens, dim), any floating dtype.
         labels: int64 (batch, tokens), :data:`IGNORED` where nothing is predicted. A label in the first column has no
             state to its left and is not counted.
-        weight: Of the language-model head, (vocabulary, dim).
+        weight: Weight of the language-model head, (vocabulary, dim).
         softcap: Bound of the logits, for backbones that have one (Gemma 2).
 
     Returns:
-        The mean over the counted labels of the batch, a float32 scalar; 0 when there are none.
+        The mean over the counted labels of the batch in nats, a float32 scalar; 0 when there are none.
 
-    Source: as of every language model; and of MNTP, LLM2Vec, section 2.1 ("the loss based on the logits obtained from
-    the token representation at the previous position i - 1").
+    Source: the loss of every language model; for MNTP, LLM2Vec, section 2.1 ("the loss based on the logits obtained
+    from the token representation at the previous position i - 1").
     """
     predicted = labels[:, 1:] != IGNORED
     losses = token_losses(states[:, :-1][predicted], labels[:, 1:][predicted].unsqueeze(1), weight, softcap)
-    # A sum and a division, because the mean over no labels would be no number.
+    # A sum and a division, because the mean over no labels would be NaN.
     return losses.sum() / predicted.sum().clamp(min=1)

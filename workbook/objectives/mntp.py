@@ -1,4 +1,4 @@
-"""Masked next-token prediction: a decoder learns to use what stands to the right of a token."""
+"""Masked next-token prediction: a decoder learns to use the tokens to the right of a token."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 STYLES = {"bert": (0.8, 0.1), "roberta": (1.0, 0.0)}
-"""Of the chosen tokens, the shares that become the mask token and a random token; the rest stays as it is."""
+"""Shares of the chosen tokens that become the mask token and a random token; the others stay as they are."""
 _SHARE = "a share of the tokens, more than 0 and less than 1"
 
 
@@ -39,23 +39,24 @@ class MNTPOptions(LMHeadOptions):
 class MNTP(LMHeadObjective):
     """Masked next-token prediction: some tokens are masked, and each is predicted from the state one to its left.
 
-    Only what the text itself says is masked: never padding, special tokens or the instruction, and never the first
-    token, which has no state to its left. Only masked positions go through the language-model head, which makes
-    logits of (masked, vocabulary), not (batch, tokens, vocabulary).
+    Only tokens of the text itself are masked: never padding, special tokens or the instruction, and never the first
+    token, which has no state to its left. Only masked positions go through the language-model head, so that logits are
+    (masked, vocabulary), not (batch, tokens, vocabulary).
 
-    The mask is drawn on the CPU, by default from torch's global generator: the one that a trainer seeds, and saves in
-    its checkpoints. A batch in which nothing was masked has the loss 0.
+    The mask is drawn on the CPU, by default from torch's global generator, which a trainer seeds and saves in its
+    checkpoints. A batch in which nothing was masked has the loss 0.
 
     Args:
         model: A chain that begins with a Decoder.
         head: The language-model head; see :class:`~.head.LMHeadObjective`.
-        generator: A CPU generator, where masks should not depend on torch's global one.
-        **options: Of :class:`MNTPOptions`.
+        generator: A CPU generator, if masks should not depend on torch's global one.
+        **options: Fields of :class:`MNTPOptions`.
 
     Raises:
-        InvalidValueError: A rate of 0 or 1 or beyond, a mask token that is not in the vocabulary, or as
+        InvalidValueError: A rate that is not between 0 and 1, a mask token that is not in the vocabulary, or as
             :class:`~.head.LMHeadObjective`.
-        UnknownNameError: No such style.
+        UnknownNameError: No such option or style, or as :class:`~.head.LMHeadObjective`.
+        ModelNotFoundError: As :class:`~.head.LMHeadObjective`.
 
     Source: LLM2Vec, section 2.1; rates and styles per backbone, appendix D.1.1 (``bert`` with 0.2 for S-LLaMA-1.3B,
     LLaMA-2-7B and Meta-LLaMA-3-8B, ``roberta`` with 0.8 for Mistral-7B); the underscore, section 2.2.
@@ -92,7 +93,7 @@ class MNTP(LMHeadObjective):
         """The loss of one batch of texts, a float32 scalar.
 
         Args:
-            sentence_features: One column of what ``model.preprocess`` gives.
+            sentence_features: One output of ``model.preprocess``.
             labels: Not used; the texts are their own labels.
 
         Raises:
@@ -109,12 +110,13 @@ class MNTP(LMHeadObjective):
             style=self.options.style,
             generator=self.generator,
         )
-        # Through the whole model, not its decoder alone: a distributed wrapper synchronises gradients only so.
+        # Through the whole model, not its decoder alone: only then does a distributed wrapper synchronise gradients.
         states = self.model({**columns[0], "input_ids": ids})["token_embeddings"]
         return next_token_loss(states, targets, *self.projection())
 
     def maskable(self, features: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Where a token may be masked, bool (batch, tokens): tokens of the text with a real token to their left."""
+        """Mask of the tokens that may be hidden, bool (batch, tokens): tokens of the text, but for special ones, with a
+        real token to their left."""
         return predictable(features) & ~torch.isin(features["input_ids"], self._special)
 
 
@@ -132,9 +134,9 @@ def mask_tokens(
 
     Args:
         input_ids: int64 (batch, tokens).
-        maskable: bool (batch, tokens), where a token may be chosen.
-        mask_token_id: What hides a token.
-        vocabulary: Random tokens are drawn from the ids below it.
+        maskable: bool (batch, tokens), True where a token may be chosen.
+        mask_token_id: Id that hides a token.
+        vocabulary: Size of the vocabulary: random tokens are drawn from the ids below it.
         rate: Probability that a maskable token is chosen, between 0 and 1.
         style: A name from :data:`STYLES`.
         generator: A CPU generator; torch's global one if not given.

@@ -1,7 +1,7 @@
 """Reconstruction: the vector of one side of a pair has to hold what the other side says.
 
-Anchor has the language model write the other side, with the vector in place of its first word; LLaMA2Vec has the head
-read the words from the vector itself. The second is here to compare the first with.
+In Anchor the language model writes the other side, with the vector in place of its first word. In LLaMA2Vec the head
+reads the words from the vector itself; it is here for comparison.
 """
 
 from __future__ import annotations
@@ -25,24 +25,25 @@ SIDES = ("query", "positive")
 
 
 class PairObjective(LMHeadObjective):
-    """An objective on pairs, each side one vector that has to tell tokens of a text.
+    """An objective on pairs in which the vector of each side has to predict tokens of a text.
 
-    The vector is the chain's own, as it is, with its gradient: for last-token pooling the state of the last pooled
-    token after the final norm, be it EOS or the last token of another suffix. The tokens of a text are its
-    own, as far as they are pooled: instruction, BOS, suffix and padding are none of them. So an instruction is read
-    where a side is made into its vector, and it is never predicted, nor read by what predicts.
+    The vector is the chain's own, with its gradient: for last-token pooling the state of the last pooled token after
+    the final norm, be it EOS or the last token of another suffix. The tokens of a text are those of its own that are
+    pooled, without instruction, BOS, suffix and padding. So an instruction is read when the vector of a side is
+    computed; it is never predicted, nor read when predicting.
 
-    A text longer than the model's ``max_length`` is cut as everywhere, and what is cut off is not predicted.
+    A text longer than the model's ``max_length`` is cut as everywhere, and the rest is not predicted.
 
     Args:
         model: A chain that begins with a causal Decoder, and whose vectors are as wide as its states.
-        head: The language-model head; see :class:`~.head.LMHeadObjective`. One that trains is held in float32. What a
-            vector can write is known only with the head that it was trained with, and that is gone with the objective.
-        **options: Of the objective's ``Options``.
+        head: The language-model head; see :class:`~.head.LMHeadObjective`. One that trains is held in float32. It is
+            lost with the objective, and without the head it was trained with, what a vector can write is not known.
+        **options: Fields of the objective's ``Options``.
 
     Raises:
         InvalidValueError: A decoder with another attention or with contextual tokens, vectors of another width, or as
             :class:`~.head.LMHeadObjective`.
+        UnknownNameError, ModelNotFoundError: As :class:`~.head.LMHeadObjective`.
     """
 
     attention = "causal"  # a decoder that sees what follows need not predict it
@@ -60,23 +61,27 @@ class PairObjective(LMHeadObjective):
             self.head.float()  # in half precision small updates round to nothing
 
     def check_batch(self, rows: int, columns: int) -> None:
-        """Refuse data that are not pairs; see :meth:`~.base.Objective.check_batch`."""
+        """Refuse data that are not pairs; see :meth:`~.base.Objective.check_batch`.
+
+        Raises:
+            InvalidValueError: More or fewer columns than two.
+        """
         if columns != len(SIDES):
             raise InvalidValueError("training data", "a query and a positive", f"{columns} columns", "Keep these two.")
 
     def vectors(self, side: dict[str, torch.Tensor]) -> torch.Tensor:
-        """The vectors of one side, float32 (batch, dim), from what ``model.preprocess`` gives."""
+        """The vectors of one side, float32 (batch, dim), from the output of ``model.preprocess``."""
         return self.model(dict(side))["sentence_embedding"]
 
     def texts(self, side: dict[str, torch.Tensor], name: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """The tokens of one side's texts without anything between them or in front, wherever the padding stands.
+        """The tokens of one side's texts, packed to the left, whichever side the padding is on.
 
         Args:
-            side: What ``model.preprocess`` gives, (batch, tokens).
-            name: Of the side, for the error.
+            side: Output of ``model.preprocess``, (batch, tokens).
+            name: Name of the side, for the error.
 
         Returns:
-            Ids, int64 (batch, longest text), and where they are of a text, bool of the same shape: the first so many.
+            Ids, int64 (batch, longest text), and the mask of those that belong to a text, bool of the same shape.
 
         Raises:
             InvalidValueError: A text without any token; the message names side and row.
@@ -84,9 +89,13 @@ class PairObjective(LMHeadObjective):
         return _packed(side["input_ids"], self.where(side, name))
 
     def where(self, side: dict[str, torch.Tensor], name: str) -> torch.Tensor:
-        """Where the tokens of one side's texts stand as they are laid out, bool (batch, tokens).
+        """Mask of the tokens of one side's texts, as they are laid out, bool (batch, tokens).
 
-        Arguments and errors as of :meth:`texts`.
+        Args:
+            side, name: See :meth:`texts`.
+
+        Raises:
+            InvalidValueError: A text without any token; the message names side and row.
         """
         module = self.decoder_module
         ids, pooled = side["input_ids"], side.get("pooling_mask", side["attention_mask"]).bool()
@@ -106,9 +115,9 @@ class ReconstructionOptions(LMHeadOptions):
 
     Attributes:
         alpha: Weight of the direction from query to document, 0 to 1.
-        target: What is written of the other side. ``text``: its text alone, so that no instruction is written or read.
-            ``input``: all that stands in front of the text too, BOS and instruction, as if these were of it. Or
-            ``released``, what the released code does: see :class:`Reconstruction`.
+        target: The part of the other side that is written. ``text``: its text alone, so that no instruction is written
+            or read. ``input``: also BOS and the instruction in front of the text. ``released``: as the released code
+            does, see :class:`Reconstruction`.
     """
 
     alpha: Annotated[float, Field(ge=0, le=1, description="a weight, at least 0 and at most 1")] = 0.2
@@ -118,28 +127,29 @@ class ReconstructionOptions(LMHeadOptions):
 class Reconstruction(PairObjective):
     """Bidirectional reconstruction: from the vector of a query its document is written (EBQ2D), and back (EBD2Q).
 
-    The decoder reads the vector where the first word would stand, then the words of the other side, and predicts each
-    of these from all before it (teacher forcing). Words follow the vector at once, in every row: padding, on whichever
-    side and however much, stands behind them and is not read. EOS is not predicted, neither in the paper's sums nor in
-    the released code.
+    The decoder reads the vector in place of the first word, then the words of the other side, and predicts each of
+    these from all before it (teacher forcing). In every row the words follow the vector directly: all padding is moved
+    behind them and is not read. EOS is not predicted, neither in the paper's sums nor in the released code.
 
-    The state of what stands first in a row is much the same whatever it says, so that a vector in that place may hardly
-    be read. Where the model says so (``Decoder.vector_behind_bos``), BOS stands first, and the vector behind it.
+    The state of the first position in a row is much the same whatever token is there, so that a vector in that place
+    may hardly be read. With ``Decoder.vector_behind_bos``, BOS comes first and the vector after it.
 
     The loss is alpha * Q2D + (1 - alpha) * D2Q, each the mean over all predicted tokens of the batch. At alpha 0 or 1
-    the other direction is not computed. In memory it is bounded: logits are made for some positions at a time.
+    the other direction is not computed. Memory is bounded: logits are computed for some positions at a time.
 
     Args:
-        model, head: As for :class:`PairObjective`.
-        **options: Of :class:`ReconstructionOptions`.
+        model, head: See :class:`PairObjective`.
+        **options: Fields of :class:`ReconstructionOptions`.
 
     Raises:
         InvalidValueError: An alpha outside its range, or as :class:`PairObjective`.
+        UnknownNameError: No such option or target, or as :class:`PairObjective`.
+        ModelNotFoundError: As :class:`PairObjective`.
 
-    Source: Anchor, section 3.2, algorithm 1, equations 3 to 5. The equations sum over the tokens of a pair, algorithm 1
+    Source: Anchor, section 3.2, algorithm 1, equations 3 to 5. The equations sum over the tokens of a pair; algorithm 1
     has a cross-entropy, which in the released code is the mean over the batch. That code pads on the left, between the
-    vector and the words, and counts positions over the padding; it hides an instruction, and BOS, from the decoder and
-    yet has them predicted, as everything but EOS. With ``target="released"`` all of that is done, else none.
+    vector and the words, and counts the padding in positions. It hides the instruction and BOS from the decoder, and
+    yet predicts them, like everything but EOS. ``target="released"`` does all of that; the other targets do none of it.
     """
 
     name = "reconstruction"
@@ -151,7 +161,7 @@ class Reconstruction(PairObjective):
         """The loss of one batch of pairs, a float32 scalar.
 
         Args:
-            sentence_features: What ``model.preprocess`` gives of the queries and of the documents.
+            sentence_features: Outputs of ``model.preprocess`` for the queries and for the documents.
             labels: Not used; the texts are their own labels.
 
         Raises:
@@ -170,16 +180,16 @@ class Reconstruction(PairObjective):
     def losses(
         self, vectors: torch.Tensor, target: dict[str, torch.Tensor], name: str = SIDES[1]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """What it takes to write texts from vectors, token by token.
+        """The loss of writing texts from vectors, token by token.
 
         Args:
             vectors: (batch, dim), any floating dtype.
-            target: What ``model.preprocess`` gives of the texts, (batch, tokens).
-            name: Of the texts, for the error.
+            target: Output of ``model.preprocess`` for the texts, (batch, tokens).
+            name: Name of the texts, for the error.
 
         Returns:
-            Minus the log-probability of each token, float32 (batch, longest text), 0 where none is written; and where
-            one is, bool of the same shape.
+            Minus the log-probability of each token in nats, float32 (batch, longest text), 0 where no token is written;
+            and the mask of written tokens, bool of the same shape.
 
         Raises:
             InvalidValueError: A text without any token.
@@ -191,14 +201,14 @@ class Reconstruction(PairObjective):
         features = {"inputs_embeds": read, "attention_mask": mask}
         if self.options.target == "released":
             features["position_ids"] = torch.arange(read.shape[1], device=read.device).expand(len(read), -1)
-        # Through the whole model, not its decoder alone: a distributed wrapper synchronises gradients only so.
+        # Through the whole model, not its decoder alone: only then does a distributed wrapper synchronise gradients.
         states = self.model(features)["token_embeddings"]
-        states = states[:, front.shape[1] - 1 :]  # that of the vector says the first word
+        states = states[:, front.shape[1] - 1 :]  # that of the vector predicts the first word
         made = token_losses(states[own], ids[own].unsqueeze(1), *self.projection())
         return made.new_zeros(ids.shape).masked_scatter(own, made), own
 
     def _laid_out(self, side: dict[str, torch.Tensor], name: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Ids behind the vector, which of them are written, and which but the last are read on the way."""
+        """Ids behind the vector, the mask of those that are written, and of those, but the last, that are read."""
         ids, own, real = side["input_ids"], self.where(side, name), side["attention_mask"].bool()
         if self.options.target == "released":
             columns = real.int().argsort(dim=1, stable=True)  # padding in front
@@ -211,8 +221,9 @@ class Reconstruction(PairObjective):
         return ids, own, own[:, 1:]
 
     def in_front(self, vectors: torch.Tensor) -> torch.Tensor:
-        """What the decoder reads in front of the words, as embeddings (batch, 1 or 2, dim): BOS, if
-        the model reads vectors behind it and there is one, and then the vector.
+        """The embeddings that the decoder reads in front of the words, (batch, 1 or 2, dim).
+
+        They are the vector alone, or BOS and the vector where the model reads vectors behind BOS and has one.
 
         Args:
             vectors: (batch, dim), any floating dtype; the embeddings have the decoder's.
@@ -227,16 +238,16 @@ class Reconstruction(PairObjective):
 
 
 class LLaMA2Vec(PairObjective):
-    """Reconstruction as LLaMA2Vec has it: the head reads from a vector, at once, which tokens a text holds.
+    """Reconstruction as in LLaMA2Vec: from a vector the head predicts, in one step, which tokens a text holds.
 
     Each side's vector has two targets: the tokens of its own text, and those of the other side. LLaMA2Vec learns from
-    running text, where the second is the next sentence; of a pair, the other side is the nearest to it. There two
-    prompts give two vectors, one a target; here the one vector that the model is used with has both.
+    running text, where the second target is the next sentence; in a pair, the other side is closest to that. There two
+    prompts give two vectors, one per target; here the model's one vector has both.
 
-    The loss of a target is the mean over the different tokens of the text, in no order and each counted once; that of a
-    batch the mean over texts and targets.
+    The loss of a target is the mean over the distinct tokens of the text, without order. The loss of a batch is the
+    mean over texts and targets.
 
-    Arguments and errors as of :class:`PairObjective`.
+    See :class:`PairObjective` for arguments and errors.
 
     Source: Anchor, appendix E.1, after Li et al. (2024).
     """
@@ -246,7 +257,7 @@ class LLaMA2Vec(PairObjective):
     def forward(
         self, sentence_features: Iterable[dict[str, torch.Tensor]], labels: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """The loss of one batch of pairs, a float32 scalar; arguments and errors as of Reconstruction."""
+        """The loss of one batch of pairs, a float32 scalar; see :meth:`Reconstruction.forward`."""
         given = list(sentence_features)
         self.check_batch(0, len(given))
         (query, _), (document, _) = targets = [_once(*self.texts(*side)) for side in zip(given, SIDES, strict=True)]
@@ -257,13 +268,13 @@ class LLaMA2Vec(PairObjective):
 
 
 def _packed(ids: torch.Tensor, own: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens with nothing between them or in front, and where they are: the first so many of each row."""
+    """Tokens packed to the left, and the mask of them."""
     columns = own.int().argsort(dim=1, descending=True, stable=True)[:, : int(own.sum(dim=1).max())]
     return ids.gather(1, columns), own.gather(1, columns)
 
 
 def _once(ids: torch.Tensor, own: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The tokens of each text, and where one stands for the first time."""
+    """The tokens of each text, and the mask of those that stand there for the first time."""
     same = (ids.unsqueeze(1) == ids.unsqueeze(2)) & own.unsqueeze(1)
     return ids, own & ~same.tril(diagonal=-1).any(dim=2)
 
@@ -273,5 +284,5 @@ def _mean(losses: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
 
 
 def _of_rows(losses: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
-    """The mean of each row over where it counts, (.., batch)."""
+    """The mean of each row over the positions that count, (.., batch)."""
     return torch.where(where, losses, 0).sum(dim=-1) / where.sum(dim=-1)

@@ -1,4 +1,4 @@
-"""What the papers say, and what of it held: their printed numbers, their claims, the rules, the ledger."""
+"""The papers: their printed numbers, their claims, the rules that test them, and the ledger of verdicts."""
 
 from . import claims, leaderboard, ledger
 from .tables import PUBLISHED, published

@@ -2,7 +2,7 @@
 
 ``data/claims.json`` is a list of `Claim`. A rule is a list of comparisons between linear expressions of named
 quantities, for example ``"weighted_mean > last_token"``, ``"bidirectional < causal - 5"``, ``"-2 < a - b < 2"``.
-It is written before the run; the run brings an `Estimate` for every name, and `judge` does the rest.
+It is written before the run. The run gives an `Estimate` for every name, and `judge` derives the verdict.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Estimate(BaseModel):
 
     Attributes:
         value: The number, in the units of the claim's rule.
-        low: Lower end of its confidence interval; equal to ``value`` for a number without sampling error, None where
-            nothing tells how wide the interval is, such as a single seed.
+        low: Lower end of its confidence interval; equal to ``value`` for a number without sampling error, None if the
+            width of the interval is not known, such as for a single seed.
         high: Upper end of the interval, or None.
     """
 
@@ -55,10 +55,10 @@ class Estimate(BaseModel):
         return self
 
     def format(self, sign: str = "") -> str:
-        """As text, ``2.1 [0.4, 3.8]`` with its interval: three digits, from a thousand on whole numbers.
+        """As text with its interval, ``2.1 [0.4, 3.8]``: three digits, or whole numbers from a thousand on.
 
         Args:
-            sign: ``"+"`` to write it before a positive value, too.
+            sign: ``"+"`` to write it before positive values too.
         """
         form = ",.0f" if abs(self.value) >= 1000 else ".3g"
         interval = "" if self.low is None or self.low == self.high else f" [{self.low:{form}}, {self.high:{form}}]"
@@ -68,7 +68,7 @@ class Estimate(BaseModel):
     def of(cls, measured: object) -> Self:
         """An estimate from an `Estimate`, a bare number, ``(value, low, high)``, or a row with score, low and high.
 
-        Ends that are both NaN, as tables write it, are no interval.
+        If both ends are NaN, as in tables, there is no interval.
 
         >>> Estimate.of((42.0, 40.5, 43.1))
         Estimate(value=42.0, low=40.5, high=43.1)
@@ -76,7 +76,7 @@ class Estimate(BaseModel):
         Estimate(value=42.0, low=None, high=None)
 
         Raises:
-            InvalidValueError: None of these, not finite, or an interval upside down.
+            InvalidValueError: None of these, not finite, or an interval whose ends are swapped.
         """
         try:
             if isinstance(measured, cls):
@@ -104,9 +104,9 @@ class Claim(BaseModel):
         paper: The paper's short name.
         place: Section, figure or table.
         statement: The claim in our words.
-        published: The paper's numbers, by model, then by the names that the rule uses.
+        published: The paper's numbers by model, then by the names that the rule uses.
         rule: Comparisons that hold if the claim does; judged one by one.
-        scale: The smallest scale at which a run can say anything about it.
+        scale: The smallest scale at which a run can test it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -120,18 +120,18 @@ class Claim(BaseModel):
     scale: str
 
     def names(self) -> list[str]:
-        """The quantities that the rule speaks of, sorted.
+        """The quantities in the rule, sorted.
 
         Raises:
-            InvalidValueError: The rule can't be read; the claim is named.
+            InvalidValueError: The rule can't be read; the message names the claim.
         """
         return sorted({name for clause in self.rule for name in rules.names(clause, f"rule of claim {self.id!r}")})
 
     def published_effects(self, clause: str) -> dict[str, float]:
-        """How far a comparison of the rule holds on the paper's own numbers, see `effect`.
+        """The effect of a comparison of the rule in the paper's own numbers, see `effect`.
 
         Returns:
-            By model; one of which the paper does not print all that the comparison names is left out.
+            Effects by model, without models for which the paper does not print all quantities of the comparison.
         """
         names = rules.names(clause, f"rule of claim {self.id!r}")
         printed = {model: numbers for model, numbers in self.published.items() if names <= set(numbers)}
@@ -139,7 +139,7 @@ class Claim(BaseModel):
 
 
 class Verdict(BaseModel):
-    """What a notebook's run says of a claim; prints as one line without measured numbers, the same on every machine.
+    """The verdict of a notebook's run on a claim; prints as one line without measured numbers, equal on every machine.
 
     Raises:
         ValueError: A verdict, or an outcome of a comparison, that its own numbers contradict.
@@ -169,11 +169,11 @@ class Verdict(BaseModel):
         return self
 
     def effects(self) -> dict[str, Estimate]:
-        """By comparison of the rule, how far it holds; empty where the scale was too small or a model did not learn."""
+        """The effect of each comparison of the rule; empty if the scale was too small or a model did not learn."""
         return {clause: effect(clause, self.measured, self.id) for clause in self.clauses}
 
     def format(self) -> str:
-        """The verdict, and who did not learn where that is the reason."""
+        """The verdict, and the models that did not learn if that is the reason."""
         return self.verdict + (f" (did not learn: {', '.join(self.did_not_learn)})" if self.did_not_learn else "")
 
     def __str__(self) -> str:
@@ -186,12 +186,12 @@ def load(path: Path | None = None) -> dict[str, Claim]:
     """All claims by id, in the order of the file.
 
     Args:
-        path: Another file than ``data/claims.json``.
+        path: The file; None for ``data/claims.json``.
 
     Raises:
-        InvalidValueError: A claim lacks a field, has an unknown one, or a rule that can't be read; it is named.
+        InvalidValueError: A claim lacks a field, or has an unknown one or a rule that can't be read; it is named.
         UnknownNameError: A claim's scale does not exist.
-        DamagedFileError: The file is no JSON list.
+        DamagedFileError: The file is not a JSON list.
         MissingDataError: The file is absent.
     """
     path = path or data_path("claims.json")
@@ -217,7 +217,7 @@ def get(claim_id: str) -> Claim:
     """The claim of that id.
 
     Raises:
-        UnknownNameError: No such claim; the message lists them.
+        UnknownNameError: No such claim; the message lists all.
     """
     claims = load()
     if claim_id not in claims:
@@ -230,19 +230,19 @@ def judge(
 ) -> Verdict:
     """The verdict on a claim, derived from its rule.
 
-    A comparison holds if its difference lies beyond zero with its whole interval; it overlaps if the direction is
-    right but the interval reaches zero. All hold: reproduced. All fail: not reproduced. Anything between: partly. A
-    comparison of numbers without an interval says nothing, and neither does a claim with such a comparison.
-    The interval of a difference is that of the key ``"a - b"`` if the run brings one (a paired comparison is
-    sharper), else it follows from the two intervals, which then have to lie apart.
+    A comparison holds if the whole interval of its difference is above zero; it overlaps if the direction is right but
+    the interval reaches zero. If all hold, the claim is reproduced; if all fail, not reproduced; anything between is
+    partly. With a comparison of numbers without an interval, the claim is not tested. The interval of a difference is
+    that of the key ``"a - b"`` if the run has one (a paired difference is sharper); otherwise it follows from the two
+    intervals, which then must not overlap.
 
     Args:
         claim: The claim.
-        measured: What `Estimate.of` takes, by name; differences by ``"a - b"``.
+        measured: Arguments of `Estimate.of` by name; paired differences by ``"a - b"``.
         scale: The run's scale.
         notebook: Name of the notebook that judges.
-        did_not_learn: Those of its models that did not learn what they were trained for, by the names they are called.
-            If there are any, the claim was not tested: a comparison with them judges their training.
+        did_not_learn: Names of its models that did not learn what they were trained for. If there are any, the claim
+            is not tested: a comparison with them would judge their training.
 
     Raises:
         InvalidValueError: A name of the rule was not measured, a value is not finite, the rule can't be read, or
@@ -272,15 +272,15 @@ def judge(
 
 
 def effect(clause: str, measured: Mapping[str, object], claim_id: str) -> Estimate:
-    """How far a comparison holds: the distance to where it would turn, positive where it holds.
+    """The effect of a comparison: the margin by which it holds, negative if it fails.
 
     Args:
         clause: A comparison, such as ``"mean > last_token + 5"``; of a chain the narrowest part counts.
-        measured: As for `judge`.
-        claim_id: Whose rule it is, for messages.
+        measured: See `judge`.
+        claim_id: Id of the claim, for messages.
 
     Returns:
-        In the units of the comparison, with its interval if all that it is made of have one.
+        The margin in the units of the comparison, with an interval if all its quantities have one.
 
     Raises:
         InvalidValueError: A name was not measured, a value is not finite, or the comparison can't be read.
@@ -295,9 +295,13 @@ def effect(clause: str, measured: Mapping[str, object], claim_id: str) -> Estima
 
 
 def write(verdicts: Iterable[Verdict], path: Path) -> None:
-    """Add verdicts to a run's claims file; one already there of the same notebook on the same claim is replaced.
+    """Add verdicts to a run's claims file; an earlier one of the same notebook on the same claim is replaced.
 
     Several notebooks may write at the same time.
+
+    Args:
+        verdicts: The verdicts.
+        path: The claims file.
 
     Raises:
         DamagedFileError: The file is there and holds something else.
@@ -309,7 +313,11 @@ def write(verdicts: Iterable[Verdict], path: Path) -> None:
 
 
 def drop(notebook: str, path: Path) -> None:
-    """Take a notebook's verdicts out of a run's claims file, if there are any.
+    """Remove a notebook's verdicts from a run's claims file, if there are any.
+
+    Args:
+        notebook: Name of the notebook.
+        path: The claims file.
 
     Raises:
         DamagedFileError: The file is there and holds something else.
@@ -325,10 +333,10 @@ def drop(notebook: str, path: Path) -> None:
 
 
 def read(path: Path) -> list[Verdict]:
-    """The verdicts in a run's claims file, each made again from its own numbers; none if there is no file yet.
+    """The verdicts in a run's claims file, each checked against its own numbers; none if there is no file yet.
 
     Raises:
-        DamagedFileError: The file does not hold verdicts, or one that its numbers contradict.
+        DamagedFileError: The file does not hold verdicts, or holds one that its numbers contradict.
     """
     path = Path(path)
     if not path.exists():
@@ -341,7 +349,7 @@ def read(path: Path) -> list[Verdict]:
 
 
 def _alone(path: Path) -> AbstractContextManager[None]:
-    """No other process reads this claims file to write it again, as notebooks that run at the same time would."""
+    """Lock a claims file against other processes, since notebooks that run at the same time write to it too."""
     return locked(f"claims-{hashlib.sha256(os.fsencode(Path(path).resolve())).hexdigest()[:24]}")
 
 
@@ -372,7 +380,7 @@ def _outcome(found: Estimate) -> str:
 
 
 def _summed_up(clauses: Mapping[str, str]) -> str:
-    """The verdict that the outcomes of a rule's comparisons make."""
+    """The verdict that follows from the outcomes of a rule's comparisons."""
     outcomes = frozenset(clauses.values())
     if "no interval" in outcomes:
         return NO_INTERVAL
@@ -381,7 +389,7 @@ def _summed_up(clauses: Mapping[str, str]) -> str:
 
 
 def _interval(margin: Mapping[str, float], measured: Mapping[str, Estimate], claim_id: str) -> Estimate:
-    """Value and interval of a linear form, through a measured difference where there is one."""
+    """Value and interval of a linear form, from a measured difference if there is one."""
     weights = {name: weight for name, weight in margin.items() if name and weight}
     terms = [(weight, name) for name, weight in weights.items()]
     if len(weights) == 2 and math.isclose(sum(weights.values()), 0, abs_tol=1e-12):

@@ -1,6 +1,6 @@
-"""What five papers report of models on MTEB, in one table: where they agree on a model, and what each gained.
+"""The results of five papers on MTEB in one table: where they agree on a model, and what each method gained.
 
-``data/published/models.csv`` says which model a printed row is, so that five spellings of it are one name.
+``data/published/models.csv`` gives the model of a printed row, so that five spellings of it are one name.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from ..files import data_path
 from .tables import METRICS, PUBLISHED, read_published
 
 DATA = ("none", "unlabelled", "public retrieval", "public", "non-public", "not said")
-"""What a paper says of a row's training data; the same model may be public to one paper and not to another."""
+"""Kinds of training data, as a paper describes those of a row; papers may differ on the same model."""
 
 _COLUMNS = ("table", "printed", "model", "method", "backbone", "data", "baseline")
 _SCORE = ("task_type", "tasks", "score", "source")
 
 
 def reported() -> pd.DataFrame:
-    """Every model that one of the papers reports on the 56 tasks of MTEB, under one name wherever it stands.
+    """Every model that one of the papers reports on the 56 tasks of MTEB, with one name in all papers.
 
     Returns:
-        One row for each score printed: ``paper``, ``table`` (its number there), ``printed`` (how the row is told from
-        others in our file), ``model`` (one name for one set of weights), ``method``, ``backbone``, ``data`` (one of
-        ``DATA``), ``baseline`` (the model whose distance the paper calls its gain, or none), ``task_type`` (or
-        average), ``tasks`` (int64), ``metric`` and ``score`` (float64, points). Of ablations only those rows that are a
-        model of another table, or a baseline.
+        One row per printed score: ``paper``, ``table`` (its number there), ``printed`` (the row's name in our file),
+        ``model`` (one name for one set of weights), ``method``, ``backbone``, ``data`` (one of ``DATA``), ``baseline``
+        (the model over which the paper counts its gain, or none), ``task_type`` (or average), ``tasks`` (int64),
+        ``metric`` and ``score`` (float64, points). Of ablations it has only rows that are a model of another table, or
+        a baseline.
 
     Raises:
         MissingDataError: A file is absent; the message names its path.
-        DamagedFileError: A file is not as described, or ``models.csv`` names a row that no table has, or one twice.
+        DamagedFileError: A file is not as described, or ``models.csv`` names a row that no table has, or one row twice.
 
     Source:
         LLM2Vec, tables 1, 2 and 9; NV-Embed, tables 1 to 4; LENS, table 1; Causal2Vec, tables 1 and 6; Anchor, tables
@@ -62,20 +62,20 @@ def reported() -> pd.DataFrame:
 
 
 def disagreements(board: pd.DataFrame, by: Sequence[str] = ("model",)) -> pd.DataFrame:
-    """How far apart the numbers are that are printed more than once.
+    """Differences between numbers that are printed more than once.
 
     Args:
-        board: As `reported` gives it, or a part of it.
-        by: Columns that make rows the same. ``["method", "backbone"]`` puts beside one another what is called by one
-            name and was trained on other data.
+        board: The frame from `reported`, or a part of it.
+        by: Columns that identify a model. ``["method", "backbone"]`` compares models that share a name but were trained
+            on different data.
 
     Returns:
-        One row for each of these and each ``task_type`` that stands in two tables or more, the widest gap first:
-        ``places`` (in how many), ``papers`` (of how many), ``low`` and ``high`` (points), ``low_place`` and
-        ``high_place`` (paper and table), ``gap`` (points; 0 where all agree to the last digit).
+        One row for each of these and each ``task_type`` in two or more tables, the widest gap first: ``places`` (number
+        of tables), ``papers`` (number of papers), ``low`` and ``high`` (points), ``low_place`` and ``high_place``
+        (paper and table), ``gap`` (points; 0 if all agree to the last digit).
 
     Raises:
-        UnknownNameError: A column of ``by`` that the board has not.
+        UnknownNameError: A column of ``by`` that the board does not have.
     """
     for column in by:
         if column not in board:
@@ -96,13 +96,13 @@ def disagreements(board: pd.DataFrame, by: Sequence[str] = ("model",)) -> pd.Dat
 
 
 def gains(board: pd.DataFrame) -> pd.DataFrame:
-    """What each paper's own numbers say of its method: score less that of its baseline in the same table.
+    """Gain of each paper's method in its own numbers: its score minus that of its baseline in the same table.
 
     Args:
-        board: As `reported` gives it.
+        board: The frame from `reported`.
 
     Returns:
-        One row for each of its models and each ``task_type``: ``paper``, ``table``, ``model``, ``baseline``,
+        One row per model with a baseline and ``task_type``: ``paper``, ``table``, ``model``, ``baseline``,
         ``backbone``, ``score``, ``baseline_score`` and ``gain`` (points).
     """
     key = ["paper", "table", "task_type"]

@@ -1,4 +1,4 @@
-"""The claims ledger: of every claim of the five papers, what a run measured, and whether it held."""
+"""The claims ledger: for every claim of the five papers, what a run measured, and the verdict."""
 
 from __future__ import annotations
 
@@ -27,33 +27,32 @@ VERDICTS = (
     claims.NOT_TESTED,
     NOT_RUN,
 )
-"""What the ledger says of a claim, from the most to the least that is known."""
+"""Verdicts in the ledger, from the most to the least informative."""
 _TESTED = VERDICTS[:3]
 _OUTCOMES = ("fails", "no interval", "overlaps", "holds")
 
 
 def table(folder: str | Path) -> pd.DataFrame:
-    """Every claim with what the notebooks of a run found of it.
+    """Every claim with the findings of a run's notebooks.
 
-    An effect is how far a comparison of the rule holds, see `claims.effect`; of several comparisons, and of
-    several notebooks that judged the claim, the one that holds the least stands here: one that fails before one whose
-    interval reaches zero. Where a notebook tested a claim, those that could not don't count.
+    An effect is the margin by which a comparison of the rule holds, see `claims.effect`. Of several comparisons, and of
+    several notebooks that judged the claim, the table has the one that holds the least: one that fails before one whose
+    interval reaches zero. If a notebook tested a claim, those that could not don't count.
 
     Args:
         folder: A run folder, with the ``claims.json`` that its notebooks wrote.
 
     Returns:
-        One row for each claim, paper by paper: ``paper``, ``claim`` (its id), ``place``, ``statement``,
-        ``comparison``, ``published_low`` and ``published_high`` (its effect in the paper, over ``models`` models),
-        ``effect``, ``low`` and ``high`` (of the run, with its interval; NaN where there is none), ``scale`` (of the
-        run's numbers; where there are none the smallest that can test the claim), ``notebook`` (those that judged it,
-        or empty), ``verdict`` (one of ``VERDICTS``; partly where notebooks differ) and ``did_not_learn`` (models
-        for which it was not tested).
+        One row per claim, paper by paper: ``paper``, ``claim`` (its id), ``place``, ``statement``, ``comparison``,
+        ``published_low`` and ``published_high`` (its effect in the paper, over ``models`` models), ``effect``, ``low``
+        and ``high`` (of the run, with its interval, or NaN), ``scale`` (of the run's numbers; without numbers the
+        smallest that can test the claim), ``notebook`` (those that judged it, or empty), ``verdict`` (one of
+        ``VERDICTS``; partly if notebooks differ) and ``did_not_learn`` (models because of which it was not tested).
 
     Raises:
         MissingDataError: The folder holds no verdicts.
-        DamagedFileError: The verdicts can't be read, or are by another rule than the claim has.
-        UnknownNameError: A verdict on a claim that there is not.
+        DamagedFileError: The verdicts can't be read, or follow another rule than the claim's.
+        UnknownNameError: A verdict on a claim that does not exist.
     """
     found = _verdicts(Path(folder))
     rows = pd.DataFrame([_row(claim, found[claim.id]) for claim in claims.load().values()])
@@ -62,13 +61,13 @@ def table(folder: str | Path) -> pd.DataFrame:
 
 
 def counts(rows: pd.DataFrame) -> pd.DataFrame:
-    """Number of claims by paper and verdict, with their sums: rows of `table` in, papers and verdicts out."""
+    """Number of claims by paper (rows) and verdict (columns), with their sums, from rows of `table`."""
     found = pd.crosstab(rows["paper"], rows["verdict"], margins=True, margins_name="all")
     return found.reindex(index=[*rows["paper"].unique(), "all"], columns=[*VERDICTS, "all"], fill_value=0)
 
 
 def readable(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of `table` as text, for people: claim, verdict, measured, published, scale and place.
+    """Rows of `table` as text for readers: claim, verdict, measured, published, scale and place.
 
     Effects have three digits and a sign; ``+2.1 [0.4, 3.8]`` is one with its interval, ``+0.5 to +1.3 (3)`` the range
     over three models.
@@ -84,23 +83,23 @@ def readable(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def figure(rows: pd.DataFrame) -> Figure:
-    """A strip for each paper, a tile for each of its claims: rows of `table` in, a figure out."""
+    """A figure with a strip per paper and a tile for each of its claims, from rows of `table`."""
     return figures.tiles(rows, "paper", "verdict", kinds=VERDICTS, title="Claims by paper and verdict")
 
 
 def write(folder: str | Path) -> pd.DataFrame:
     """Write ``ledger.json``, ``ledger.csv`` and the figure ``claims`` into a run folder.
 
-    The JSON holds every claim as it stands in the data, with all verdicts on it; the table is that of `table`.
+    The JSON holds every claim as in the data, with all verdicts on it; the CSV is that of `table`.
 
     Args:
-        folder: As for `table`.
+        folder: A run folder.
 
     Returns:
-        What `table` gives.
+        The rows of `table`.
 
     Raises:
-        MissingDataError, DamagedFileError, UnknownNameError: As `table`; nothing is written then.
+        MissingDataError, DamagedFileError, UnknownNameError: As `table`; then nothing is written.
         OutputError: The folder can't be written.
     """
     folder = Path(folder)
@@ -119,7 +118,7 @@ def write(folder: str | Path) -> pd.DataFrame:
 
 
 def _verdicts(folder: Path) -> dict[str, list[Verdict]]:
-    """The verdicts of a run by claim, each by the rule that the claim has today."""
+    """The verdicts of a run by claim; one that follows another rule than the claim's is refused."""
     path = folder / "claims.json"
     if not path.exists():
         raise MissingDataError(
@@ -135,7 +134,7 @@ def _verdicts(folder: Path) -> dict[str, list[Verdict]]:
         claim = known[verdict.id]
         try:
             due = claims.judge(claim, verdict.measured, scale=verdict.scale, did_not_learn=verdict.did_not_learn)
-        except WorkbookError:  # of another rule, whose quantities were others
+        except WorkbookError:  # of another rule with other quantities
             due = None
         if due is None or (due.verdict, due.clauses) != (verdict.verdict, verdict.clauses):
             raise DamagedFileError(

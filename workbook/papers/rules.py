@@ -12,30 +12,29 @@ _COMPARISONS = {ast.Gt: operator.gt, ast.GtE: operator.gt, ast.Lt: operator.lt, 
 
 
 def names(clause: str, where: str) -> set[str]:
-    """The quantities that a comparison speaks of.
+    """The names of the quantities in a comparison.
 
     Args:
         clause: A comparison, such as ``"mean > last_token + 5"``.
-        where: Whose it is, for messages.
+        where: Owner of the comparison, for messages.
 
     Raises:
-        InvalidValueError: It can't be read.
+        InvalidValueError: The comparison can't be read.
     """
     return {name for margin in margins(clause, where) for name in margin if name}
 
 
 def margins(clause: str, where: str) -> list[dict[str, float]]:
-    """A comparison as linear forms, positive where it holds, one for each sign of it.
+    """A comparison as linear forms, one per comparison sign, positive where it holds.
 
     Args:
-        clause: As for `names`.
-        where: As for `names`.
+        clause, where: See `names`.
 
     Returns:
         Coefficients by name, the constant under ``""``.
 
     Raises:
-        InvalidValueError: It can't be read.
+        InvalidValueError: The comparison can't be read.
     """
     try:
         tree = ast.parse(clause, mode="eval").body

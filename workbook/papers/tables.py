@@ -1,4 +1,4 @@
-"""What the papers print, as tidy tables: their columns, and how they are read."""
+"""The papers' printed numbers as tidy tables: their columns, and a strict reader."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CAUSAL2VEC_VARIANTS = {
     "tokens": ("1", "2", "4", "8"),
     "representation": ("contextual+eos", "encoder+eos", "eos"),
 }
-"""What Causal2Vec's ablations of one thing vary."""
+"""Variants in Causal2Vec's ablations."""
 
 ANCHOR_VARIANTS = {
     "mteb": ("baseline", "anchor"),
@@ -26,7 +26,7 @@ ANCHOR_VARIANTS = {
     "stages": ("untrained", "reconstruction", "baseline", "anchor"),
     "llama2vec": ("llama2vec", "anchor"),
 }
-"""How Anchor's tables train a model; the baseline is its second stage alone."""
+"""Training variants in Anchor's tables; the baseline is its second stage alone."""
 
 _BY_TYPE = ("task_type", "tasks", "score", "source")
 _BY_TASK = ("task_type", "task", "score", "source")
@@ -93,7 +93,7 @@ METRICS = {
     "Summarization": "Spearman",
     "average": "mean of main scores",
 }
-"""What a score of MTEB is, by the type of its task: all five papers report the main scores."""
+"""Metric of an MTEB score by the type of its task: all five papers report the main scores."""
 STAGES = ("1", "2")
 DOCUMENTS = ("labels", "examples")
 DATA = ("non-public", "public")
@@ -154,7 +154,7 @@ _NUMBERS = {
 
 
 def read_published(name: str) -> pd.DataFrame:
-    """One of ``PUBLISHED``, its numbers as numbers.
+    """One of ``PUBLISHED``, with its numbers as numbers.
 
     Raises:
         MissingDataError: The file is absent; the message names its path.
@@ -172,10 +172,10 @@ def read_published(name: str) -> pd.DataFrame:
 
 
 def published(table: str) -> pd.DataFrame:
-    """What a paper prints for its models, one number a row.
+    """The printed numbers of a paper's table, one per row.
 
     Args:
-        table: One of ``PUBLISHED``; a hyphen may stand for the underscore.
+        table: One of ``PUBLISHED``, with underscores or hyphens.
 
     Returns:
         ``llm2vec_mteb``, and ``echo_untrained`` likewise: ``model``, ``attention`` (causal or bidirectional),
@@ -185,37 +185,37 @@ def published(table: str) -> pd.DataFrame:
         as printed. An average is the paper's own, over tasks and not over types.
 
         ``llm2vec_datasets``, ``nv_embed_datasets``, ``lens_datasets``, ``causal2vec_datasets``, ``anchor_datasets``: as
-        the table of the same paper that ends in ``_mteb``, but a row for each dataset: ``task`` (mteb's name, or
-        average) in place of ``tasks``. Of LENS, 49 of the 56.
+        the table of the same paper that ends in ``_mteb``, but one row per dataset: ``task`` (mteb's name, or average)
+        in place of ``tasks``. LENS has 49 of the 56.
 
         ``llm2vec_others``, ``anchor_others`` and ``nv_embed_mteb``: ``model`` (as printed), ``task_type``, ``tasks``,
-        ``score`` and ``source``: what the paper sets beside its own models; in the last one these are there too.
+        ``score`` and ``source``, for models that the paper compares with; the last one has its own models too.
 
         ``llm2vec_words``: ``model``, ``attention``, ``training``, ``task`` (chunk, ner or pos of CoNLL-2003),
         ``score`` and ``source``.
 
-        ``llm2vec_hours``: ``model``, ``method`` (llm2vec or echo), ``hours`` (float64, of evaluating on MTEB) and
+        ``llm2vec_hours``: ``model``, ``method`` (llm2vec or echo), ``hours`` (float64, of evaluation on MTEB) and
         ``source``.
 
-        ``nv_embed_pooling``: ``model`` (NV-Embed-v1 or -v2), ``stage`` (int64, the training stage that was the last:
-        1 or 2), ``pooling`` (last-token, mean, latent-attention or self-attention), ``attention``, ``task_type``,
-        ``tasks``, ``score`` and ``source``. An average is as printed; most do not follow from the types.
+        ``nv_embed_pooling``: ``model`` (NV-Embed-v1 or -v2), ``stage`` (int64, the last training stage: 1 or 2),
+        ``pooling`` (last-token, mean, latent-attention or self-attention), ``attention``, ``task_type``, ``tasks``,
+        ``score`` and ``source``. An average is as printed; most do not follow from the types.
 
-        ``nv_embed_training``: ``recipe``, ``part`` (what its part of the table varies: stages, documents or data;
-        v1 stands alone), ``task_type``, ``tasks``, ``score`` and ``source``.
+        ``nv_embed_training``: ``recipe``, ``part`` (what its part of the table varies: stages, documents or data; v1
+        has its own), ``task_type``, ``tasks``, ``score`` and ``source``.
 
-        ``nv_embed_labels``: ``task`` (mteb's name, or average), ``documents`` (what positives and negatives are:
-        labels of the classes, or examples), ``score`` and ``source``.
+        ``nv_embed_labels``: ``task`` (mteb's name, or average), ``documents`` (what represents a class in positives and
+        negatives: labels or examples), ``score`` and ``source``.
 
         ``nv_embed_air_bench``: ``model``, ``part`` (of AIR-Bench: QA or Long-Doc), ``domain``, ``tasks``, ``metric``,
         ``score`` and ``source``.
 
-        ``nv_embed_compression``: ``model``, ``sparsity`` and the ``criterion`` that it was pruned by (none for smaller
-        models beside it), ``retraining`` (none, on labels, or on labels with distillation), ``precision``, ``tasks``,
-        ``score`` and ``source``.
+        ``nv_embed_compression``: ``model``, ``sparsity`` and the ``criterion`` of pruning (none for smaller models that
+        it is compared with), ``retraining`` (none, on labels, or on labels with distillation), ``precision``,
+        ``tasks``, ``score`` and ``source``.
 
-        ``lens_mteb``: ``model``, ``dimensions`` (int64), ``data`` (public, or non-public where not all of what the
-        model was trained on is), ``task_type``, ``tasks``, ``score`` and ``source``.
+        ``lens_mteb``: ``model``, ``dimensions`` (int64), ``data`` (public, or non-public if a part of the training data
+        is), ``task_type``, ``tasks``, ``score`` and ``source``.
 
         ``lens_air_bench``: ``model``, ``dimensions``, ``domain`` (of AIR-Bench, or average), ``tasks``,
         ``metric``, ``score`` and ``source``.
@@ -226,29 +226,29 @@ def published(table: str) -> pd.DataFrame:
         ``lens_hybrid``: ``model`` (LENS + BGE is the concatenation), ``task`` (mteb's name, or average), ``score``
         (nDCG@10) and ``source``.
 
-        ``causal2vec_mteb``: ``model`` (the language model; other for what was built on another), ``method``,
-        ``task_type``, ``tasks``, ``score`` and ``source``.
+        ``causal2vec_mteb``: ``model`` (the language model, or other), ``method``, ``task_type``, ``tasks``, ``score``
+        and ``source``.
 
         ``causal2vec_components``, ``_freezing``, ``_position``, ``_tokens`` and ``_representation``: ``model``,
         ``variant`` (one of ``CAUSAL2VEC_VARIANTS``), ``task_type``, ``tasks``, ``score`` and ``source``.
 
-        ``causal2vec_encoders``: ``model`` (none where the encoder embeds alone), ``encoder`` (none where there is only
-        the language model), ``task_type``, ``tasks``, ``score`` and ``source``.
+        ``causal2vec_encoders``: ``model`` (none for the encoder alone), ``encoder`` (none for the language model
+        alone), ``task_type``, ``tasks``, ``score`` and ``source``.
 
-        ``causal2vec_efficiency``: ``method``, ``task`` (mteb's name), ``tokens`` and ``milliseconds`` (float64, the
-        mean of a text) and ``source``.
+        ``causal2vec_efficiency``: ``method``, ``task`` (mteb's name), ``tokens`` and ``milliseconds`` (float64, mean
+        per text) and ``source``.
 
         ``anchor_mteb`` and ``anchor_objectives``: ``model``, ``variant`` (one of ``ANCHOR_VARIANTS``),
-        ``task_type``, ``tasks``, ``score`` and ``source``. ``anchor_stages`` likewise, averages alone;
-        ``anchor_alpha`` too, of a model that is not named; ``anchor_steps`` with the steps of the ``first`` and
-        ``second`` stage (int64); ``anchor_early`` with the ``step`` (int64) of the second.
+        ``task_type``, ``tasks``, ``score`` and ``source``. ``anchor_stages`` likewise, with averages alone;
+        ``anchor_alpha`` too, for a model that is not named; ``anchor_steps`` with the steps of the ``first`` and
+        ``second`` stage (int64); ``anchor_early`` with the ``step`` (int64) of the second stage.
 
         ``anchor_llama2vec``: ``variant``, steps of its ``first`` stage, ``score`` (nDCG@10 on BEIR) and ``source``.
 
         ``anchor_hours``: ``size`` (of the model), ``stage`` (int64, 1 or 2), ``hours`` (of training) and ``source``.
 
     Raises:
-        UnknownNameError: No such table; the message lists those there are.
+        UnknownNameError: No such table; the message lists all.
         MissingDataError: The file is absent; the message names its path.
         DamagedFileError: The file is not the one described here; the message says what is wrong.
 

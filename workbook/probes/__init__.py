@@ -1,4 +1,4 @@
-"""Probes: what a decoder and its embeddings know, measured. Frames and states out, nothing drawn.
+"""Probes: measurements of what a decoder and its embeddings know. They return frames and states, and draw nothing.
 
 A probe takes a sentence-transformers model whose first module is a `workbook.modules.Decoder`, and leaves it as it was.
 """

@@ -1,4 +1,4 @@
-"""What an embedding can write: texts regenerated from their vectors alone, and whether a model heeds the vector."""
+"""Reading texts from embeddings: texts regenerated from their vectors alone, and a test that the vector is used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 DIRECTIONS = ("query to document", "document to query")
-"""From what, and what is written."""
+"""The source of the vector, and the text that is written."""
 
 
 @torch.no_grad()
@@ -32,28 +32,28 @@ def regenerated(
     head: nn.Linear | None = None,
     batch_size: int = 32,
 ) -> list[str]:
-    """What the language model writes when it reads nothing but a text's vector, in place of a first word or behind BOS.
+    """Texts that the language model writes from the vectors of texts alone, in place of a first word or after BOS.
 
     The likeliest token is taken at each step, so the same vectors give the same texts. A model that was trained to
-    reconstruct never learnt where a text ends: what it writes ends with EOS, if that is ever the likeliest, or after
+    reconstruct never learnt where a text ends: writing stops at EOS, if that is ever the likeliest, or after
     ``tokens``.
 
     Args:
         model: A causal embedder whose vectors are as wide as its states.
         texts: Strings.
-        instruction: The bare task instruction in front of every text, or None for none.
-        tokens: The most that are written.
-        head: The language-model head of a backbone without tied weights; the backbone's own if not given. One that
-            trained beside the model is not saved with it.
-        batch_size: Texts a batch.
+        instruction: The bare task instruction in front of every text, or None.
+        tokens: Largest number of tokens that are written.
+        head: The language-model head of a backbone without tied weights; None for the backbone's own. One that trained
+            with the model is not saved with it.
+        batch_size: Texts per batch.
 
     Returns:
-        What was written, without special tokens, in the order of the texts.
+        The written texts, without special tokens, in the order of the texts.
 
     Raises:
-        InvalidValueError: No texts, no positive whole number of tokens, or a model that
+        InvalidValueError: No texts, a number of tokens that is not positive and whole, or a model that
             :class:`~workbook.objectives.Reconstruction` does not take.
-        ModelNotFoundError: A backbone whose head is nowhere.
+        ModelNotFoundError: A backbone without a head.
 
     Source: Anchor, section 3.2.
     """
@@ -73,10 +73,10 @@ def regenerated(
 def _greedy(objective: Reconstruction, vectors: torch.Tensor, tokens: int) -> torch.Tensor:
     """The likeliest tokens after a vector, one at a time, int64 (batch, tokens).
 
-    An embedder is without the head that transformers' ``generate`` asks for.
+    An embedder does not have the head that transformers' ``generate`` needs.
     """
     decoder = objective.decoder_module.decoder
-    table, (weight, _) = decoder.get_input_embeddings(), objective.projection()  # a bound changes no order
+    table, (weight, _) = decoder.get_input_embeddings(), objective.projection()  # a bound does not change the order
     read, cache, written = objective.in_front(vectors), None, []
     for _ in range(tokens):
         made = decoder(inputs_embeds=read, past_key_values=cache, use_cache=True)
@@ -95,23 +95,23 @@ def anchor_losses(
     head: nn.Linear | None = None,
     batch_size: int = 32,
 ) -> pd.DataFrame:
-    """What it takes to write a text from its pair's vector, and from that of another pair: the shuffled control.
+    """Loss of writing a text from the vector of its own pair, and from that of another pair, the shuffled control.
 
-    A language model predicts much of a text from the words before it. A model that does not heed the vector has the
-    same loss with any; only the difference says what the vector is worth. Every pair gets the vector of the one half
-    the list away, so that none keeps its own.
+    A language model predicts much of a text from the words before it. A model that ignores the vector has the same loss
+    with any; only the difference shows what the vector is worth. Every pair gets the vector of the pair half the list
+    away, so that none keeps its own.
 
     Args:
-        model: As for :func:`regenerated`.
-        pairs: Columns query and document, one row a pair, two rows at least.
-        instruction: The bare task instruction in front of every query, or None for none.
-        head: As for :func:`regenerated`.
-        batch_size: Texts a batch.
+        model: See :func:`regenerated`.
+        pairs: Columns query and document, one row per pair, at least two rows.
+        instruction: The bare task instruction in front of every query, or None.
+        head: See :func:`regenerated`.
+        batch_size: Texts per batch.
 
     Returns:
         One row per direction and pair: ``direction`` (one of :data:`DIRECTIONS`), ``pair`` (its number, from 0),
-        ``tokens`` (that are written), ``own`` and ``shuffled`` (nats a token). The objective's loss of a direction is
-        the mean of ``own``, weighted by ``tokens``.
+        ``tokens`` (number of written tokens), ``own`` and ``shuffled`` (nats per token). The objective's loss of a
+        direction is the mean of ``own``, weighted by ``tokens``.
 
     Raises:
         InvalidValueError: A missing column, fewer than two pairs, a side without a text, or a model that

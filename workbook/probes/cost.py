@@ -1,4 +1,4 @@
-"""What it costs to train, to embed and to search: tokens read, bytes kept and time taken; and what a cost buys."""
+"""Costs of training, embedding and search: tokens, bytes and time; and the front of quality against cost."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from ..training.recipe import Stage
 
 BITS = {"float32": 32, "float16": 16, "int8": 8, "binary": 1}
-"""Of a number of a vector, by how it is kept."""
+"""Bits per number of a vector, by storage format."""
 _SPARSE_BYTES = 8  # four for a weight, four for the number of its cluster
 
 
 def encoding_cost(
     models: Mapping[str, SentenceTransformer], texts: Sequence[str], turns: int = 5, instruction: str | None = None
 ) -> pd.DataFrame:
-    """Encode the same texts with several models in turn, so that a slow moment of the machine meets all of them.
+    """Time to encode the same texts with several models in turn, so that a slow moment affects all of them.
 
     Args:
         models: Embedders by name.
         texts: Strings.
-        turns: Timed rounds; one more goes before them, to warm up.
-        instruction: The bare task instruction in front of every text, or None for none.
+        turns: Timed rounds, after one to warm up.
+        instruction: The bare task instruction in front of every text, or None.
 
     Returns:
         One row per turn (from 0) and model: ``turn``, ``model``, ``tokens`` (that the decoder reads for all texts,
@@ -62,23 +62,23 @@ def encoding_cost(
 def training_cost(
     models: Mapping[str, SentenceTransformer], stages: Mapping[str, Stage], turns: int = 3
 ) -> pd.DataFrame:
-    """One batch forward and backward by several models in turn, as in the stage that each is trained by.
+    """Time of one batch forward and backward by several models in turn, as in the stage that trains each of them.
 
-    The batch is the first rows of the stage's data, the same for all that read the same data. The optimizer's step is
-    not taken, nor are a teacher's scores: the models are left as they were.
+    The batch is the first rows of the stage's data, the same for all that read the same data. There is no step of the
+    optimizer and no teacher: the models are left as they were.
 
     Args:
         models: Chains that begin with a Decoder, by name; they may share one.
-        stages: By the same names: objective, data, rows (of a micro-batch, where there are several), adapters.
-        turns: Timed rounds; one more goes before them, to warm up.
+        stages: By the same names: objective, data, rows (of a micro-batch if there are several), adapters.
+        turns: Timed rounds, after one to warm up.
 
     Returns:
         One row per turn (from 0) and model: ``turn``, ``model``, ``tokens`` (that the decoder reads in the batch,
-        without padding; twice those that it reads twice), ``seconds``.
+        without padding, counted as often as they are read), ``seconds``.
 
     Raises:
-        InvalidValueError: No positive number of turns, no stage for a model, a model that does not begin with a
-            Decoder, or as `workbook.training.train`.
+        InvalidValueError: A number of turns that is not positive, no stage for a model, a model that does not begin
+            with a Decoder, or as `workbook.training.train`.
         UnknownNameError: As `workbook.training.train`.
 
     Source: LLM2Vec, appendices D and G, and Anchor, table 7, which give hours.
@@ -106,17 +106,17 @@ def training_cost(
 
 
 def index_cost(queries: np.ndarray, documents: np.ndarray, tops: Sequence[int | None]) -> pd.DataFrame:
-    """Search an index of lexicon vectors that are cut to their largest weights; queries stay whole.
+    """Cost and quality of search in lexicon vectors that are cut to their largest weights; queries stay whole.
 
     Args:
         queries: (queries, dim); the document in the same row is the right one.
         documents: (documents, dim), as many as queries or more.
-        tops: How many weights of a document are kept, by a sparse index; None for whole vectors, by a matrix product.
+        tops: Numbers of weights kept per document, in a sparse index; None for whole vectors, by a matrix product.
 
     Returns:
         One row per top and query: ``top`` (the width for None), ``query`` (its row), ``reciprocal_rank`` (of the right
-        document, x 100; equal scores count against it), ``bytes`` (a document: four for a weight, four for the
-        number of its cluster, and never more than the whole vector takes) and ``milliseconds`` (a query).
+        document, x 100; equal scores count against it), ``bytes`` (per document: four for a weight and four for the
+        number of its cluster, but at most those of the whole vector) and ``milliseconds`` (per query).
 
     Raises:
         InvalidValueError: Fewer documents than queries, vectors of different widths, or a top below 1.
@@ -143,17 +143,17 @@ def index_cost(queries: np.ndarray, documents: np.ndarray, tops: Sequence[int | 
 
 
 def index_bytes(vectors: np.ndarray, tops: Sequence[int] = ()) -> pd.DataFrame:
-    """What the vectors of documents take in an index, by how their numbers are kept.
+    """Bytes of documents' vectors in an index, by storage format.
 
-    The numbers alone are counted: not the ids, nor what a search structure adds.
+    Only the numbers are counted, not the ids, nor what a search structure adds.
 
     Args:
         vectors: (documents, dim).
-        tops: Of lexicon vectors: how many of the largest weights of a document are kept, by a sparse index.
+        tops: For lexicon vectors: numbers of the largest weights kept per document, in a sparse index.
 
     Returns:
-        One row a form, the whole vectors first: ``form`` (a key of :data:`BITS`; ``top 8`` for vectors that are cut)
-        and ``bytes`` (a document, on average; of a cut one as :func:`index_cost` counts them).
+        One row per format, whole vectors first: ``form`` (a key of :data:`BITS`; ``top 8`` for vectors that are cut)
+        and ``bytes`` (mean per document; of cut vectors as in :func:`index_cost`).
 
     Raises:
         InvalidValueError: No vectors, a top below 1, or tops for vectors with numbers below 0.
@@ -172,17 +172,17 @@ def index_bytes(vectors: np.ndarray, tops: Sequence[int] = ()) -> pd.DataFrame:
 
 
 def pareto(rows: pd.DataFrame, cost: str, score: str) -> pd.Series:
-    """Which rows are on the front of quality against cost.
+    """The rows on the front of quality against cost.
 
-    Of such a row no other is better in one of the two, cost or score, and at least as good in the other.
+    A row is on the front if no other is better in cost or score and at least as good in the other.
 
     Args:
-        rows: One row a choice, such as a method.
+        rows: One row per choice, such as a method.
         cost: Column to be small.
         score: Column to be large.
 
     Returns:
-        Bools with the index of the rows; of equal rows all are on the front, or none.
+        Bools with the index of the rows, True on the front; equal rows are all on it, or none.
 
     Raises:
         UnknownNameError: No such column.
@@ -206,7 +206,7 @@ def pareto(rows: pd.DataFrame, cost: str, score: str) -> pd.Series:
 def _forward_and_backward(
     model: SentenceTransformer, stage: Stage, columns: Mapping[str, list], prompts: Mapping[str, str]
 ) -> tuple[int, float]:
-    """Tokens that the decoder reads, and seconds."""
+    """Number of tokens that the decoder reads, and seconds."""
     from ..objectives import get
     from ..training.prepare import prepared
 
@@ -231,7 +231,7 @@ def _forward_and_backward(
 
 
 def _timed(rows: Sequence[tuple[int, str, int, float]]) -> pd.DataFrame:
-    """A frame without the round that warms up."""
+    """The frame without the warm-up round."""
     frame = pd.DataFrame(rows, columns=["turn", "model", "tokens", "seconds"])
     return frame[frame["turn"] >= 0].reset_index(drop=True)
 
@@ -241,5 +241,5 @@ def _dense_bytes(dim: int, form: str = "float32") -> float:
 
 
 def _sparse_bytes(rows: Sequence[Mapping[int, float]], dim: int) -> float:
-    """Of cut vectors, on average, and never more than the whole ones take."""
+    """Mean bytes of cut vectors, at most those of whole ones."""
     return min(_dense_bytes(dim), _SPARSE_BYTES * sum(map(len, rows)) / len(rows))

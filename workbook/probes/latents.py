@@ -1,4 +1,4 @@
-"""Latent attention looked at: which entries of its dictionary a text reads, and which tell two classes apart."""
+"""Probes of latent attention: the dictionary entries that a text attends to, and those that tell two classes apart."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _BLOCK = 1000
 def latent_attention(
     model: SentenceTransformer, texts: Sequence[str], instruction: str | None = None, batch_size: int = 32
 ) -> np.ndarray:
-    """How much attention the tokens of each text pay to each latent, on average.
+    """Mean attention that the tokens of each text pay to each latent.
 
-    The average is over the tokens that the model pools: neither the instruction's nor padding.
+    The mean is over the tokens that the model pools, without instruction and padding.
 
     Args:
         model: An embedder whose pooling is latent attention.
         texts: Strings.
-        instruction: The bare task instruction in front of every text, or None for none.
-        batch_size: Texts a batch.
+        instruction: The bare task instruction in front of every text, or None.
+        batch_size: Texts per batch.
 
     Returns:
         float32 (texts, heads, latents), 0 to 1; the latents of a text and head add up to 1.
@@ -68,28 +68,28 @@ def latent_attention(
 def discriminating_latents(
     attention: np.ndarray, labels: Sequence, positive: object, *, permutations: int = 2000, seed: int = 0
 ) -> pd.DataFrame:
-    """Latents that two classes of texts pay different attention to, with all of them tested at once.
+    """Latents to which two classes of texts pay different attention, with all of them tested at once.
 
-    Of thousands of latents some differ between any twenty texts by chance. So each is held against the largest
-    statistic of all heads and latents when the labels are shuffled: a p below 0.05 anywhere is a false alarm in at most
-    5 % of data without a difference, however many latents there are and however they go together.
+    Of thousands of latents some differ between any twenty texts by chance. So each is compared with the largest
+    statistic of all heads and latents when the labels are shuffled. In data without a difference, at most 5 % have a p
+    below 0.05 anywhere, however many latents there are and however they correlate.
 
     Args:
-        attention: (texts, heads, latents), as :func:`latent_attention` gives it.
+        attention: (texts, heads, latents), from :func:`latent_attention`.
         labels: The class of each text, of two.
         positive: The label of the first class.
-        permutations: How often the labels are shuffled.
+        permutations: Number of times the labels are shuffled.
         seed: Of the shuffling.
 
     Returns:
         One row per head and latent, the smallest p first, of equal ones the largest statistic: ``head`` and ``latent``
         (from 0), ``difference`` (the first class's mean attention minus the other's, -1 to 1), ``statistic`` (Student's
-        t with pooled variance; 0 for a latent that all texts read alike) and ``p`` (family-wise, two-sided, from
-        1 / (1 + permutations) to 1).
+        t with pooled variance; 0 for a latent to which all texts attend equally) and ``p`` (family-wise, two-sided,
+        from 1 / (1 + permutations) to 1).
 
     Raises:
         InvalidValueError: Another shape or a value that is not finite, another number of labels than of texts, more or
-            fewer than two classes, fewer than two texts of one, or no positive whole number of permutations.
+            fewer than two classes, fewer than two texts of one, or permutations that are not a positive whole number.
         UnknownNameError: No text of the class ``positive``.
 
     Source: NV-Embed, figure 2, which points at one such latent by eye; the test is Westfall and Young's (1993) max-T.

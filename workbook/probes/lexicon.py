@@ -1,4 +1,4 @@
-"""Lexicon vectors looked at: the clusters that weigh most in a text, the words they hold, and where they come from."""
+"""Probes of lexicon vectors: the clusters with the largest weights in a text, their words, and where they come from."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
 def top_clusters(
     model: SentenceTransformer, texts: Sequence[str], instruction: str | None = None, top: int = 5
 ) -> pd.DataFrame:
-    """The heaviest clusters of each text: what the vector says the text is about, in words.
+    """The clusters with the largest weights in each text, with their words: what the text is about.
 
     Args:
         model: An embedder whose pooling is a lexicon.
         texts: Strings, one forward pass each.
-        instruction: The bare task instruction in front of every text, or None for none.
-        top: How many clusters a text at most; those without a weight are left out.
+        instruction: The bare task instruction in front of every text, or None.
+        top: Largest number of clusters per text; those without a weight are left out.
 
     Returns:
-        One row per text and cluster, the texts in order, the heaviest cluster first: ``text`` (its index), ``cluster``
+        One row per text and cluster, the texts in order, the largest weight first: ``text`` (its index), ``cluster``
         (from 0), ``weight`` (0 to 1, in the vector of length 1), ``words`` (the tokens of the cluster as text, in the
         order of their ids), ``position`` (from 0, of the state with the cluster's largest logit, among all tokens that
-        are read, those of the template too), ``token`` (the one which that state predicts, as text: the token of the
-        text that comes next; where none does, as for a last token, its own) and ``own``: whether the cluster holds a
-        token of the text.
+        are read, those of the template too), ``token`` (the token of the text that this state predicts, as text; its
+        own if none comes next, as for a last token) and ``own`` (True if the cluster holds a token of the text).
 
     Raises:
-        InvalidValueError: No texts, a text or instruction that is not a string, no positive whole number of clusters, a
-            model that is not a Decoder followed by a Lexicon, or a tokenizer with tokens that the Lexicon doesn't know.
+        InvalidValueError: No texts, a text or instruction that is not a string, a ``top`` that is not a positive whole
+            number, a model that is not a Decoder followed by a Lexicon, or a tokenizer with tokens that the Lexicon
+            doesn't know.
 
     Source: LENS, table 3.
     """
@@ -67,23 +67,22 @@ def top_clusters(
 def by_position(
     model: SentenceTransformer, text: str, clusters: Sequence[int], instruction: str | None = None
 ) -> pd.DataFrame:
-    """What each pooled position of a text gives to some clusters, before the pooling.
+    """Contribution of each pooled position of a text to some clusters, before the pooling.
 
     Args:
         model: An embedder whose pooling is a lexicon.
         text: The text.
         clusters: Their numbers, from 0.
-        instruction: The bare task instruction in front of the text, or None for none.
+        instruction: The bare task instruction in front of the text, or None.
 
     Returns:
-        log(1 + relu(logit)), float64 (pooled positions, clusters). The rows are the positions in order, each under the
-        ``token`` that it predicts, as in :func:`top_clusters`; a token that occurs twice is there twice. The columns
-        are the clusters. The largest of a column, or under ``sum`` pooling their sum, is the weight before it is scaled
-        to a vector of length 1.
+        log(1 + relu(logit)), float64 (pooled positions, clusters). The rows are the positions in order, each labelled
+        with the ``token`` that it predicts, as in :func:`top_clusters`; a token that occurs twice is there twice. The
+        largest value of a column, or with ``sum`` pooling their sum, is the weight before scaling to length 1.
 
     Raises:
-        InvalidValueError: A text or instruction that is not a string, no clusters or one that the Lexicon has not, or a
-            model that is not a Decoder followed by a Lexicon.
+        InvalidValueError: A text or instruction that is not a string, no clusters or one that the Lexicon does not
+            have, or a model that is not a Decoder followed by a Lexicon.
 
     Source: LENS, equation 1 and section 3.2.2.
     """
@@ -107,7 +106,7 @@ def by_position(
 
 
 def _modules(model: SentenceTransformer, texts: Sequence[str]) -> tuple[Decoder, Lexicon]:
-    """The model's decoder and lexicon, after a look at both and at the texts."""
+    """The model's decoder and lexicon, after a check of both and of the texts."""
     module = decoder_of(model, texts)
     if not (len(model) > 1 and isinstance(model[1], Lexicon)):
         got = [type(part).__name__ for part in model]
@@ -124,7 +123,7 @@ def _read(module: Decoder, encoded: Encoded) -> dict[str, Any]:
 
 
 def _predicted(module: Decoder, encoded: Encoded) -> list[str]:
-    """For every position the token of the text that comes next, or else its own."""
+    """For every position the token of the text that comes next, or its own if none does."""
     ids, marked = encoded
     following = zip(ids, [*ids[1:], 0], [*marked[1:], 0], strict=True)
     return [token_text(module.tokenizer, after if of_text else here) for here, after, of_text in following]

@@ -1,4 +1,4 @@
-"""What a decoder's attention and a pooling do to its states and to an embedding, measured."""
+"""Measurements of what a decoder's attention and a pooling do to its states and to an embedding."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 TIE = 5e-4
-"""Two cosines closer than this are a tie: in bfloat16, rounding alone parts the cosines of equal states by 3e-4."""
+"""Two cosines closer than this are a tie: in bfloat16, rounding alone moves the cosines of equal states by 3e-4."""
 
 
 @torch.no_grad()
@@ -29,18 +29,18 @@ def layer_cosine(model: SentenceTransformer, texts: Sequence[str]) -> pd.DataFra
     """Cosine between the states that causal and bidirectional attention give the same token, in every layer.
 
     Args:
-        model: An embedder; its weights are read under both attention modes, whichever is its own.
-        texts: Strings, one forward pass each.
+        model: An embedder; it runs in both attention modes, whichever is its own.
+        texts: Strings, one forward pass in each mode.
 
     Returns:
-        One row per text, layer and token: ``text`` (its index), ``layer`` (0 is the input embedding, the last is what
-        the final norm gives), ``position`` (from 0), ``token`` (its string), ``cosine`` (-1 to 1), and ``control``:
-        the cosine with the bidirectional state of the next token in the text (the first one for the last), which is
-        what two states of a layer have in common anyway.
+        One row per text, layer and token: ``text`` (its index), ``layer`` (0 is the input embedding, the last is the
+        output of the final norm), ``position`` (from 0), ``token`` (its string), ``cosine`` (-1 to 1), and ``control``:
+        the cosine with the bidirectional state of the next token in the text (of the first for the last), which any two
+        states of a layer have in common.
 
     Raises:
-        InvalidValueError: No texts, or a model that does not begin with a Decoder, or begins with contextual tokens,
-            which are no token of a text.
+        InvalidValueError: No texts, a model that does not begin with a Decoder, or one that reads contextual tokens,
+            which are not tokens of a text.
 
     Source: LLM2Vec, section 4.2 and figures 5, 8 and 9.
     """
@@ -77,12 +77,11 @@ def layer_cosine(model: SentenceTransformer, texts: Sequence[str]) -> pd.DataFra
 
 @torch.no_grad()
 def prefix_test(model: SentenceTransformer, triples: pd.DataFrame) -> pd.DataFrame:
-    """Can the beginning of a sentence tell how it ends? Similarities when only the shared prefix is pooled.
+    """Similarities of sentences when only their shared prefix is pooled: do its states know what follows?
 
-    Three sentences begin with the same words A and go on with B (the query), C (the same in other words) and D
-    (something else). Each is read whole, but only the tokens of A are pooled, by the model's own pooling. States that
-    hold something of what follows make A+B more similar to A+C than to A+D; states that don't make all three one
-    vector.
+    Three sentences begin with the same words A and continue with B (the query), C (the same in other words) and D
+    (something else). Each is read whole, but only the tokens of A are pooled, by the model's own pooling. If their
+    states hold something of what follows, A+B is more similar to A+C than to A+D; if not, all three vectors are equal.
 
     Args:
         model: An embedder.
@@ -90,8 +89,8 @@ def prefix_test(model: SentenceTransformer, triples: pd.DataFrame) -> pd.DataFra
             `workbook.corpora.authored.future_tokens` reads them; the last three are continuations.
 
     Returns:
-        One row a triple: ``id``, ``positive`` and ``negative`` (cosine to the query), and ``correct``: 1.0 if the
-        positive is more similar, 0.0 if the negative is, 0.5 where they differ by less than :data:`TIE`. The mean of
+        One row per triple: ``id``, ``positive`` and ``negative`` (cosine to the query), and ``correct``: 1.0 if the
+        positive is more similar, 0.0 if the negative is, 0.5 if they differ by less than :data:`TIE`. The mean of
         ``correct`` is the accuracy.
 
     Raises:
@@ -120,22 +119,22 @@ def prefix_test(model: SentenceTransformer, triples: pd.DataFrame) -> pd.DataFra
 
 
 def recency(model: SentenceTransformer, texts: Sequence[str], windows: int = 5, batch_size: int = 32) -> pd.DataFrame:
-    """How far an embedding moves when one part of the text is exchanged, by where that part stands.
+    """Movement of an embedding when one part of the text is exchanged, by the place of that part.
 
     Each text is cut into windows of equally many words. One window at a time is replaced by the same window of the
-    next text in the list, and the embedding compared with the untouched one. An embedding that leans on the end moves
-    most when the last window changes.
+    next text in the list, and the embedding is compared with the original one. An embedding that depends mostly on the
+    end moves most when the last window changes.
 
     Args:
         model: Any sentence-transformers model.
-        texts: At least two strings, each of at least ``windows`` words; alike in length, so that the exchange is fair.
+        texts: At least two strings, each of at least ``windows`` words; similar in length, so that windows compare.
         windows: Number of windows.
-        batch_size: Texts a batch.
+        batch_size: Texts per batch.
 
     Returns:
         One row per text and window: ``text`` (its index), ``window`` (0 is the beginning), ``movement`` (1 - cosine,
-        0 to 2) and ``share`` (of the text's whole movement; the shares of a text add up to 1, so 1 / windows is no
-        bias).
+        0 to 2) and ``share`` (of the text's whole movement; the shares of a text add up to 1, so without a bias each is
+        1 / windows).
 
     Raises:
         InvalidValueError: Fewer than two texts or windows, or a text too short to be cut.
@@ -170,7 +169,12 @@ def recency(model: SentenceTransformer, texts: Sequence[str], windows: int = 5, 
 
 
 def decoder_of(model: SentenceTransformer, items: Sequence, name: str = "texts") -> Decoder:
-    """The model's first module, after a look at it and at the items to be read.
+    """The model's first module, after a check of it and of the items to be read.
+
+    Args:
+        model: An embedder.
+        items: The items.
+        name: Name of the items, for the error.
 
     Raises:
         InvalidValueError: No items, or a model that does not begin with a Decoder.
@@ -187,7 +191,7 @@ def decoder_of(model: SentenceTransformer, items: Sequence, name: str = "texts")
 
 @contextmanager
 def reading(module: Decoder, mode: str) -> Iterator[None]:
-    """The decoder in evaluation mode and with an attention, while the block runs.
+    """Put a decoder into evaluation mode and an attention mode while the block runs.
 
     Args:
         module: The first module of a model.
@@ -203,7 +207,7 @@ def reading(module: Decoder, mode: str) -> Iterator[None]:
 
 
 def _prefix_lengths(module: Decoder, prefixes: Sequence[str], texts: Sequence[str]) -> torch.Tensor:
-    """Tokens of each text that begin inside its prefix."""
+    """Number of tokens of each text that begin inside its prefix."""
     offsets = module.tokenizer(list(texts), add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
     return torch.tensor(
         [sum(start < len(prefix) for start, _ in spans) for prefix, spans in zip(prefixes, offsets, strict=True)]

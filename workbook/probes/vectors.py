@@ -1,4 +1,4 @@
-"""What the vectors of some texts look like: how long they are, how they group, and where they lie on a map."""
+"""Properties of the vectors of some texts: their lengths, their clusters, and a map."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 def vector_lengths(model: SentenceTransformer, vectors: np.ndarray) -> pd.DataFrame:
-    """How long vectors are, and the halves that Causal2Vec puts one behind the other.
+    """Lengths of vectors, and of the halves that Causal2Vec concatenates.
 
-    A cosine does not see how long a vector is, but in a concatenation the longer half decides it.
+    A cosine does not depend on the length of a vector, but in a concatenation the longer half decides it.
 
     Args:
         model: The embedder that made the vectors.
         vectors: (texts, dim), not normalised.
 
     Returns:
-        One row per text and part: ``text`` (its row, from 0), ``part`` (``whole``; then, for a vector of several, the
-        names of `workbook.modules.contextual.REPRESENTATIONS`), ``length`` (Euclidean, 0 or more).
+        One row per text and part: ``text`` (its row, from 0), ``part`` (``whole``; then, for a vector of several parts,
+        their names in `workbook.modules.contextual.REPRESENTATIONS`), ``length`` (Euclidean, 0 or more).
 
     Raises:
         InvalidValueError: Vectors that are not finite numbers (texts, dim).
@@ -48,23 +48,23 @@ def vector_lengths(model: SentenceTransformer, vectors: np.ndarray) -> pd.DataFr
 
 
 def vector_map(vectors: np.ndarray, clusters: int) -> pd.DataFrame:
-    """Texts in clusters and on a plane, both by the direction of their vectors alone.
+    """Texts in clusters and on a plane, both from the direction of their vectors alone.
 
-    The clusters are Ward's: joined from single texts upward, always the two whose union is tightest; nothing is drawn
-    at random. The plane is that of the two principal components; it shows the clusters, it did not make them.
+    The clusters are Ward's, joined from single texts upward, always the two whose union is tightest; nothing is random.
+    The plane is that of the two principal components; the clusters do not depend on it.
 
     Args:
         vectors: (texts, dim).
-        clusters: How many.
+        clusters: Number of clusters.
 
     Returns:
-        One row a text: ``text`` (its row, from 0), ``cluster`` (from 1, in the order of their first texts), ``x``,
-        ``y`` (of the unit vectors, so that maps of several models have one measure) and ``shown``: the share of the
-        variance that the plane shows, 0 to 1, the same in all rows (NaN where all vectors are one).
+        One row per text: ``text`` (its row, from 0), ``cluster`` (from 1, in the order of their first texts), ``x``,
+        ``y`` (of the unit vectors, so that maps of several models have one scale) and ``shown``: the share of the
+        variance that the plane shows, 0 to 1, the same in all rows (NaN if all vectors are equal).
 
     Raises:
         InvalidValueError: Vectors that are not finite numbers (texts, dim), fewer than two, or a number of clusters
-            that is not a whole one from 2 to the number of texts.
+            that is not a whole number from 2 to the number of texts.
     """
     vectors = _finite(vectors)
     if len(vectors) < 2 or vectors.shape[1] < 2:
@@ -72,7 +72,7 @@ def vector_map(vectors: np.ndarray, clusters: int) -> pd.DataFrame:
     clusters = whole("clusters", clusters, 2, len(vectors), hint=f"There are {len(vectors)} texts.")
     directions = normalize(vectors.astype(float))
     found, _ = pd.factorize(AgglomerativeClustering(clusters).fit_predict(directions))
-    with np.errstate(invalid="ignore"):  # where all vectors are one there is no variance to show
+    with np.errstate(invalid="ignore"):  # if all vectors are equal there is no variance to show
         plane = PCA(2, svd_solver="full").fit(directions)
     x, y = plane.transform(directions).T
     shown = float(plane.explained_variance_ratio_.sum())

@@ -1,4 +1,4 @@
-"""The word-level probe: what a linear classifier can read off the state of a word."""
+"""The word-level probe: what a linear classifier can read from the state of a word."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 def word_states(
     model: SentenceTransformer, words: Sequence[Sequence[str]], *, shifted: bool = False, batch_size: int = 32
 ) -> list[np.ndarray]:
-    """One state a word: the mean of the last hidden states of its tokens, or of the tokens one place to their left.
+    """The states of words: for each the mean of the last hidden states of its tokens, or of those one to their left.
 
     A model trained to predict a token from the state before it (MNTP) keeps what it knows of a word there. The words
-    of a sentence are joined by single spaces. A token that covers any character of a word is the word's; a space that
-    is a token of its own is nobody's. The tokenizer's BOS token (EOS where there is none) stands in front, whatever
-    the model's template says: so the first word has a state to its left, shifted and not shifted read the same input,
+    of a sentence are joined by single spaces. A token belongs to a word if it covers any of its characters; a space
+    that is a token of its own belongs to none. The tokenizer's BOS token (EOS if there is none) is put in front,
+    whatever the model's template says. So the first word has a state to its left, shifted or not the input is the same,
     and no word's state is that of a first token, which in decoders differs from all others.
 
     Args:
         model: An embedder; its pooling and template are not used.
         words: Sentences, each a list of words.
         shifted: Take the states one place to the left.
-        batch_size: Sentences a batch.
+        batch_size: Sentences per batch.
 
     Returns:
         For each sentence float32 (words, dim).
@@ -79,7 +79,7 @@ def word_probe(
     learning_rate: float = 5e-4,
     dropout: float = 0.1,
 ) -> pd.DataFrame:
-    """Tag words by a linear classifier with dropout, trained on frozen states with AdamW in float32.
+    """Tag words with a linear classifier with dropout, trained on frozen states with AdamW in float32.
 
     Words with the tag ``""`` are context: read, but neither trained on nor scored. The mean of ``correct`` is the
     accuracy; its interval has to draw whole sentences, since the words of one are not independent. The global random
@@ -87,23 +87,23 @@ def word_probe(
 
     Args:
         model: An embedder; its weights don't change.
-        train: Columns ``words`` and ``tags``, a sentence a row, lists of equal length: what
-            `workbook.corpora.roles` and `workbook.corpora.public.conll` give.
+        train: Columns ``words`` and ``tags``, one row per sentence, lists of equal length, as from
+            `workbook.corpora.roles` and `workbook.corpora.public.conll`.
         test: The same. A tag that is not in ``train`` can't be predicted, so its words count as wrong.
         shifted: Read each word one place to its left (:func:`word_states`), for models trained by MNTP.
-        seed: Of the classifier's first weights, the order of the sentences and the dropout.
-        steps: Batches to train on; the sentences come in a new order every time all have been seen.
-        batch_size: Sentences a batch.
-        learning_rate: Of every step: the paper names no schedule, and a constant rate is our choice.
+        seed: Of the classifier's initialisation, the order of the sentences and the dropout.
+        steps: Number of training batches; sentences are reordered every time all have been seen.
+        batch_size: Sentences per batch.
+        learning_rate: Constant learning rate, this project's choice: the paper gives no schedule.
         dropout: Share of the features of a state that are dropped in training.
 
     Returns:
-        One row a scored word of ``test``, in order: ``sentence`` (its index, from 0), ``word``, ``tag``,
+        One row per scored word of ``test``, in order: ``sentence`` (its index, from 0), ``word``, ``tag``,
         ``predicted``, ``correct`` (1.0 or 0.0).
 
     Raises:
         InvalidValueError: A missing column, a sentence with more words than tags or fewer, nothing to score, a single
-            tag to learn, no positive whole number as steps or batch size, or what :func:`word_states` says.
+            tag to learn, steps or a batch size that are not positive and whole, or as :func:`word_states`.
 
     Source: LLM2Vec, section 3.1 and appendix D.1.3, which gives steps, batch size, learning rate and dropout.
     """
@@ -136,15 +136,15 @@ def word_probe(
 
 
 def word_guesses(train: pd.DataFrame, test: pd.DataFrame) -> dict[str, float]:
-    """Accuracies in points without any model, for the baselines of :func:`word_probe`.
+    """Accuracies without any model, in points: the baselines of :func:`word_probe`.
 
     Args:
         train: Columns ``words`` and ``tags``, as for :func:`word_probe`.
         test: The same.
 
     Returns:
-        ``commonest tag``, always the commonest of ``train``; and ``word alone``, for each word the tag that it has
-        most often in ``train`` (of several the first in the alphabet), the commonest tag for a word that is not there.
+        ``commonest tag``: always the commonest tag of ``train``. ``word alone``: for each word its commonest tag in
+        ``train`` (of several the first in the alphabet), or the commonest tag of all for a word that is not there.
 
     Raises:
         InvalidValueError: A missing column, a sentence with more words than tags or fewer, or nothing to score.
@@ -157,7 +157,7 @@ def word_guesses(train: pd.DataFrame, test: pd.DataFrame) -> dict[str, float]:
 
 
 def _tokens(module: Decoder, words: Sequence[Sequence[str]]) -> tuple[list[list[int]], list[list[list[int]]]]:
-    """Ids of each sentence with the token in front, and for each word the numbers of its tokens, from 0 behind it."""
+    """Ids of each sentence after the front token, and for each word the indices of its tokens, from 0 after that."""
     tokenizer = module.tokenizer
     for index, sentence in enumerate(words):
         if isinstance(sentence, str) or len(sentence) == 0 or not all(isinstance(word, str) for word in sentence):

@@ -1,4 +1,4 @@
-"""Runs of the notebooks: one notebook's own run, running many of them, what they leave, and the report."""
+"""Runs of the notebooks: one notebook's own run, running many of them, their results, and the report."""
 
 __all__ = ["start"]
 

@@ -40,7 +40,7 @@ from ..scale import Scale, get_scale
 from . import results
 
 PACKAGES = ("torch", "transformers", "sentence-transformers", "mteb", "peft", "numpy", "scikit-learn", "matplotlib")
-"""The packages whose versions decide what a notebook shows."""
+"""The packages whose versions decide the results of a notebook."""
 
 _COMMON = {
     "backbone": (Annotated[str, Strict(), Field(pattern=r"\S")], "a backbone's name, folder or hub id"),
@@ -61,9 +61,9 @@ def start(
     allowed: Mapping[str, Any] | None = None,
     **own: Any,
 ) -> Run:
-    """Check a notebook's parameters, set the seed and the figure style, and begin its record anew.
+    """Check a notebook's parameters, set the seed and the figure style, and start its record afresh.
 
-    What an earlier run of the notebook left in the output folder is dropped: a run that fails leaves no other's
+    Results of an earlier run of the notebook in the output folder are removed, so that a run that fails leaves no old
     verdicts and figures behind.
 
     Args:
@@ -72,16 +72,16 @@ def start(
         backbone: Name, folder or hub id of the backbone.
         seed: Seed of python, numpy and torch.
         rerun: Compute live what is otherwise read from recorded runs.
-        output_dir: Where figures and verdicts go; ``""`` for ``outputs/<scale>`` of the project.
-        allowed: What each of the notebook's own parameters may be: a list of values, a ``range``, a type such as
+        output_dir: Folder for figures and verdicts; ``""`` for ``outputs/<scale>`` of the project.
+        allowed: The allowed values of each of the notebook's own parameters: a list, a ``range``, a type such as
             ``float``, or an annotated type such as ``Annotated[float, Field(gt=0)]``.
         **own: The notebook's own parameters, each with an entry in ``allowed``.
 
     Raises:
-        UnknownNameError: A parameter that papermill injected is none of these, or a value is not in its list.
+        UnknownNameError: A parameter injected by papermill that does not exist, or a value that is not in its list.
         InvalidValueError: A value of the wrong type or out of range.
-        ModelNotFoundError: The backbone is not at hand.
-        DamagedFileError: The backbone is not what it should be, or ``claims.json`` in ``output_dir`` holds no verdicts.
+        ModelNotFoundError: The backbone is not on this machine and can't be fetched.
+        DamagedFileError: The backbone is damaged, or ``claims.json`` in ``output_dir`` does not hold verdicts.
         OutputError: ``output_dir`` can't be written.
     """
     allowed = dict(allowed or {})
@@ -108,7 +108,7 @@ def start(
 
 
 class Run:
-    """One pass through a notebook: what it was asked, where its results go.
+    """One run of a notebook: its parameters, and the folder of its results. :func:`start` makes it.
 
     Attributes:
         scale: The scale, with its sizes.
@@ -149,13 +149,13 @@ class Run:
         """Save a figure as ``figures/NN_name`` under the output folder, with its data, and show it.
 
         Args:
-            fig: What a function of `workbook.figures` returned.
+            fig: A figure from a function of `workbook.figures`.
             name: File name without number and ending.
             data: The plotted values.
 
         Raises:
-            InvalidValueError: ``name`` is no plain file name, or ``data`` no frame.
-            OutputError: The folder can't be written, or holds a file of that name that no run of ours left.
+            InvalidValueError: ``name`` is not a plain file name, or ``data`` not a frame.
+            OutputError: The folder can't be written, or holds a file of that name that is from no run of ours.
         """
         stem, folder = results.figure_name(self.notebook, name), self.output_dir / "figures"
         names = [f"{stem}.{ending}" for ending in figures.ENDINGS]
@@ -170,18 +170,18 @@ class Run:
             display(fig)
 
     def experiment(self, name: str, recorded: str = "cpu") -> pd.DataFrame:
-        """The rows of an experiment: as recorded, and with ``rerun`` its live variants from this run beside them.
+        """The rows of an experiment: as recorded, and with ``rerun`` also its ``rerun_variants`` from this run.
 
-        A record of earlier recipes or data is given too, under a note that says so. Where nothing is recorded of a
-        backbone, ``rerun`` computes all variants. What is computed live is kept in the
-        cache, cell by cell: a run that was stopped goes on where it was.
+        A record of earlier recipes or data is returned too, under a note that says so. If nothing is recorded for a
+        backbone, ``rerun`` computes all variants. Live results are kept in the cache, cell by cell: a stopped run
+        continues where it was.
 
         Args:
             name: A name from ``workbook.experiments.EXPERIMENTS``.
             recorded: Scale of the record.
 
         Returns:
-            Tidy rows; ``source`` is ``recorded`` or ``this run``, ``label`` the variant, marked where it is this run's.
+            Tidy rows; ``source`` is ``recorded`` or ``this run``, ``label`` the variant, marked if it is from this run.
 
         Raises:
             UnknownNameError: No such experiment or scale.
@@ -206,7 +206,7 @@ class Run:
         return frame.assign(label=frame["variant"].mask(live, frame["variant"] + " (this run)"))
 
     def recorded(self, name: str, recorded: str = "cpu") -> str:
-        """One line on where the recorded numbers of an experiment come from, for the text under its table.
+        """One line on the origin of an experiment's recorded numbers, for the text under its table.
 
         Args:
             name: A name from ``workbook.experiments.EXPERIMENTS``.
@@ -223,13 +223,13 @@ class Run:
     def claim(
         self, claim_id: str, *, scale: str | None = None, did_not_learn: Collection[str] = (), **measured: Any
     ) -> claims.Verdict:
-        """Judge a claim on what this run measured or read, and record the verdict in ``claims.json``.
+        """Judge a claim by numbers that this run measured or read, and record the verdict in ``claims.json``.
 
         Args:
             claim_id: Its id in ``data/claims.json``.
-            scale: Scale of the numbers, where they are of a record and not of this run.
-            did_not_learn: As for `workbook.papers.claims.judge`.
-            **measured: What `workbook.papers.claims.Estimate.of` takes, by the names of the claim's rule; paired
+            scale: Scale of the numbers, if they are from a record and not from this run.
+            did_not_learn: See `workbook.papers.claims.judge`.
+            **measured: Arguments of `workbook.papers.claims.Estimate.of`, by the names in the claim's rule; paired
                 differences as ``**{"a - b": (value, low, high)}``.
 
         Raises:
@@ -246,7 +246,7 @@ class Run:
         return verdict
 
     def verdicts(self, digits: int = 1) -> pd.DataFrame:
-        """The claims judged so far, a row each.
+        """The claims judged so far, one row each.
 
         Args:
             digits: Decimals of the measured numbers.
@@ -267,7 +267,7 @@ class Run:
         return pd.DataFrame(rows, columns=["claim", "paper", "measured", "scale", "verdict"])
 
     def provenance(self) -> str:
-        """What made these results, for the last cell: the same text on every machine with the same pins.
+        """The versions and settings of the results, for the last cell: the same text on every machine with these pins.
 
         Device, times and the interpreter go to ``manifests/<notebook>.json`` in the output folder.
 
@@ -305,7 +305,7 @@ class Run:
 
 
 def _versions() -> dict[str, str]:
-    """Versions without the local part, which only says what a wheel was built for (``2.13.0+cu130``)."""
+    """Versions without the local part, which only names the platform of a wheel (``2.13.0+cu130``)."""
     return {"workbook": __version__} | {name: metadata.version(name).split("+")[0] for name in PACKAGES}
 
 
@@ -317,7 +317,7 @@ def _validate(name: str, value: object, kind: Any, expected: str) -> None:
 
 
 def _hint(value: object) -> str:
-    """papermill casts True, False, None, integers and floats only: whatever else it brings is text."""
+    """A hint for values that papermill injects as text: it casts only True, False, None, integers and floats."""
     if not isinstance(value, str):
         return ""
     text = value.strip()
@@ -349,7 +349,7 @@ def _check_own(name: str, value: object, rule: Any) -> None:
 
 
 def _refuse_unknown(declared: list[str]) -> None:
-    """Names that papermill injected and the notebook does not know; papermill itself only warns."""
+    """Refuse names that papermill injected and the notebook does not have; papermill itself only warns."""
     shell = get_ipython()
     if shell is None:
         return
@@ -361,7 +361,7 @@ def _refuse_unknown(declared: list[str]) -> None:
 
 
 def _note(text: str) -> None:
-    """A note in the notebook, or a warning where there is none."""
+    """Show a note in the notebook, or a warning outside one."""
     if get_ipython() is None:
         warnings.warn(text, stacklevel=3)
     else:
@@ -369,7 +369,7 @@ def _note(text: str) -> None:
 
 
 def _silence_progress_bars() -> None:
-    """Loading bars would fill a notebook with timings that differ from run to run."""
+    """Switch off loading bars, which would fill a notebook with timings that differ from run to run."""
     transformers.utils.logging.disable_progress_bar()
     huggingface_hub.utils.disable_progress_bars()
     os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"

@@ -1,4 +1,4 @@
-"""One page about a run: what ran, which claims held, every figure, and what made them."""
+"""One page about a run: notebooks, claims, every figure, and versions."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def write(folder: str | Path) -> Path:
     """Write ``index.html`` into a run folder, the claims ledger, and each executed notebook as HTML.
 
     The page holds its style and its figures, so that it can be moved alone; only the links need the folder. Neither it
-    nor the notebooks' pages load anything from elsewhere. Where the ledger or something of a notebook can't be shown,
-    it says why and shows the rest.
+    nor the notebooks' pages load anything from elsewhere. If the ledger or a part of a notebook can't be shown, the
+    page says why and shows the rest.
 
     Args:
-        folder: What `workbook.runs.runner.Session` wrote.
+        folder: Run folder of `workbook.runs.runner.Session`.
 
     Returns:
         Path of the page.
 
     Raises:
-        MissingDataError: The folder holds no run.
+        MissingDataError: The folder does not hold a run.
         DamagedFileError: The run's manifest can't be read.
         OutputError: The folder can't be written.
     """
@@ -76,7 +76,7 @@ def write(folder: str | Path) -> Path:
 
 
 def _ledger(folder: Path) -> tuple[list[claims.Verdict], list[dict[str, Any]], str]:
-    """The verdicts, their numbers by paper, and what is wrong with them, if anything."""
+    """The verdicts, their counts by paper, and what is wrong with them, if anything."""
     verdicts: list[claims.Verdict] = []
     try:
         verdicts = claims.read(folder / "claims.json")
@@ -99,7 +99,7 @@ def _notebook(path: Path, entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write_notebook(path: Path) -> None:
-    """An executed notebook as HTML, unless the page is newer."""
+    """Write an executed notebook as HTML, unless the page is newer."""
     target = path.with_suffix(".html")
     if target.exists() and target.stat().st_mtime >= path.stat().st_mtime:
         return
@@ -114,7 +114,7 @@ def _write_notebook(path: Path) -> None:
 
 
 def _mathml(formula: str) -> str:
-    """Without a namespace: HTML needs none, and nbconvert would prefix the names in a heading with it."""
+    """A formula as MathML, without the namespace that nbconvert would prefix to names in a heading."""
     try:
         return re.sub(r' xmlns="[^"]*"', "", convert(formula))
     except Exception:  # of many kinds, for what is no formula, such as a sum in dollars: it stays as it is written
@@ -132,7 +132,7 @@ def _figure(path: Path, notebooks: list[str]) -> dict[str, Any]:
 
 
 def _read_run(path: Path) -> dict[str, Any]:
-    """What a notebook's run says of itself, or what is wrong with that."""
+    """The manifest of a notebook's run, or what is wrong with it."""
     try:
         run = json.loads(path.read_text(encoding="utf-8"))
         return {name: run[name] for name in ("notebook", "device", "threads", "written", "parameters")}

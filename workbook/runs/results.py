@@ -1,6 +1,6 @@
-"""What a notebook leaves in its output folder besides its own copy: figures, verdicts, its manifest.
+"""The results of a notebook in its output folder, besides its own copy: figures, verdicts, its manifest.
 
-A notebook lists in ``manifests/<notebook>.json`` what it leaves. Nothing else is ever dropped or replaced: a folder may
+A notebook lists its results in ``manifests/<notebook>.json``. No other file is ever removed or replaced: a folder may
 hold other people's files, under names that look like ours.
 """
 
@@ -17,7 +17,7 @@ from ..papers import claims
 
 
 def clear(folder: Path, notebook: str) -> None:
-    """Drop what an earlier run of a notebook left, by its own list; all else stays.
+    """Remove the results of an earlier run of a notebook, by its own list; all other files stay.
 
     Args:
         folder: The output folder.
@@ -39,7 +39,7 @@ def clear(folder: Path, notebook: str) -> None:
 
 
 def checksums(folder: Path, notebook: str) -> dict[str, str]:
-    """Hex sha256 of everything that a notebook left, by path in the folder; of ``claims.json``, of its verdicts only.
+    """Hex sha256 of every result of a notebook, by path in the folder; of ``claims.json``, of its verdicts only.
 
     Args:
         folder: The output folder.
@@ -55,7 +55,12 @@ def checksums(folder: Path, notebook: str) -> dict[str, str]:
 
 
 def figure_name(notebook: str, name: str = "") -> str:
-    """File name, without ending, of a notebook's figure: the notebook's number, then the figure's name."""
+    """File name, without ending, of a notebook's figure: the notebook's number, then the figure's name.
+
+    Args:
+        notebook: The notebook's name, such as ``01_attention``.
+        name: The figure's name; empty for the part that all its figures begin with.
+    """
     return f"{notebook.split('_')[0]}_{name}"
 
 
@@ -67,7 +72,7 @@ def listed(folder: Path, notebook: str) -> list[str]:
         notebook: The notebook's name, such as ``01_attention``.
 
     Raises:
-        DamagedFileError: The manifest is no notebook's.
+        DamagedFileError: The manifest is not that of a notebook.
     """
     path = folder / "manifests" / f"{notebook}.json"
     if not path.is_file():
@@ -85,11 +90,11 @@ def listed(folder: Path, notebook: str) -> list[str]:
 
 
 def refuse_foreign(paths: Iterable[Path], hint: str = "Move it away, or choose another output folder.") -> None:
-    """Refuse to replace files that no earlier run left.
+    """Refuse to replace files that are not from an earlier run.
 
     Args:
-        paths: What would be written; what does not exist is no one's.
-        hint: The end of the message.
+        paths: Files that would be written, without those of earlier runs.
+        hint: A sentence that ends the message.
 
     Raises:
         OutputError: One of them exists; the message names it.
@@ -100,6 +105,6 @@ def refuse_foreign(paths: Iterable[Path], hint: str = "Move it away, or choose a
 
 
 def _files(folder: Path, notebook: str) -> list[Path]:
-    """What a notebook left of what it lists, and its manifest."""
+    """The files that a notebook lists and that exist, and its manifest."""
     made = [folder / "figures" / name for name in listed(folder, notebook)]
     return sorted(path for path in [*made, folder / "manifests" / f"{notebook}.json"] if path.is_file())

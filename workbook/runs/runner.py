@@ -1,11 +1,11 @@
 """Running notebooks unattended: papermill underneath, resumed by content, nothing half-written.
 
-A run folder holds the executed notebooks, what they left (figures, claims, manifests) and ``manifest.json``. A
-notebook is not run again while its source, its parameters, a backbone's folder, the library with its data, and every
-installed version are what they were, and its executed copy and everything it left are intact.
+A run folder holds the executed notebooks, their results (figures, claims, manifests) and ``manifest.json``. A notebook
+is not run again while its source, its parameters, a backbone's folder, the library with its data, and every installed
+version are the same, and its executed copy and all its results are intact.
 
-A notebook with a cell tagged ``sums-up`` reads what the others found: it waits for them, and is run again when their
-verdicts are other ones.
+A notebook with a cell tagged ``sums-up`` reads the verdicts of the others: it waits for them, and is run again when
+these change.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _MODEL_FILES = [f"**/*.{ending}" for ending in ("json", "safetensors", "gguf", "
 
 
 class Outcome(NamedTuple):
-    """How one notebook went.
+    """The outcome of one notebook.
 
     Attributes:
         name: The notebook, such as ``01_attention``.
-        status: ``passed``, ``failed``, or ``unchanged`` if an earlier run's copy still stands.
+        status: ``passed``, ``failed``, or ``unchanged`` if an earlier run's copy is still valid.
         seconds: Time it took, of the earlier run if unchanged.
-        problem: Cell and error of a failure, else empty.
+        problem: Cell and error of a failure, otherwise empty.
     """
 
     name: str
@@ -62,16 +62,16 @@ class Outcome(NamedTuple):
 
 
 def find(wanted: Sequence[str], folder: Path | None = None) -> list[Path]:
-    """The notebooks of those numbers or names, in their order; all of them if none is named.
+    """The notebooks of those numbers or names, in their order; all if none is named.
 
     Args:
         wanted: Numbers (``01``, ``1``), names (``01_attention``) or file names.
-        folder: Where they are; the project's ``notebooks`` if not given.
+        folder: Folder of the notebooks; None for the project's ``notebooks``.
 
     Raises:
         MissingDataError: The folder holds no notebooks.
-        InvalidValueError: Two of them have one number, by which what they leave is known.
-        UnknownNameError: No such notebook; the message lists them.
+        InvalidValueError: Two of them have the same number, which identifies their results.
+        UnknownNameError: No such notebook; the message lists all.
     """
     folder = Path(folder or ROOT / "notebooks").resolve()
     notebooks = {path.stem: path for path in sorted(folder.glob("[0-9]*.ipynb"))}
@@ -98,17 +98,17 @@ def find(wanted: Sequence[str], folder: Path | None = None) -> list[Path]:
 
 
 class Session:
-    """One run into one folder, which it holds alone.
+    """One run into one folder, which it locks.
 
     Args:
-        folder: The run folder; created if need be.
-        parameters: Passed to every notebook, besides ``output_dir``, which is the folder; ``rerun`` only to those that
-            declare it.
-        cell_timeout: Seconds that a cell may take; one that takes longer fails its notebook. None for any time.
+        folder: The run folder, created if absent.
+        parameters: Parameters for every notebook, besides ``output_dir``, which is the folder; ``rerun`` goes only to
+            those that declare it.
+        cell_timeout: Seconds that a cell may take before its notebook fails; None for no limit.
 
     Raises:
-        OutputError: On entering: the folder can't be written, another run holds it, or it holds a report that no run
-            left.
+        OutputError: On entering: the folder can't be written, another run holds it, or it holds a report that is from
+            no run.
         DamagedFileError: On entering: the folder's manifest can't be read.
         InvalidValueError, UnknownNameError, MissingDataError: On entering: the project's claims can't be read, so that
             no notebook could judge one.
@@ -144,15 +144,15 @@ class Session:
         self._held.close()
 
     def run(self, sources: Sequence[Path], jobs: int = 1) -> Iterator[Outcome]:
-        """Run notebooks; of several at a time the last begin first. Outcomes come in the order in which they end.
+        """Run notebooks and yield outcomes in the order in which they end; with several jobs the last start first.
 
         Args:
             sources: The notebooks; they are only read.
-            jobs: How many at a time; they share the cores.
+            jobs: Number of notebooks at a time; they share the cores.
 
         Raises:
-            OutputError: A notebook lies in the run folder or below it, where it would be replaced by its own copy.
-            DamagedFileError, OutputError: As for `execute`; what was begun beside it ends with this process.
+            OutputError: A notebook is in the run folder or below it, where its own copy would replace it.
+            DamagedFileError, OutputError: As `execute`; notebooks that run at the same time end with this process.
         """
         for source in sources:
             if source.resolve().is_relative_to(self.folder):
@@ -195,16 +195,16 @@ class Session:
             yield outcome
 
     def execute(self, source: Path) -> Outcome:
-        """Run one notebook, unless all that it left still stands; a failure is an outcome, not an exception.
+        """Run one notebook, unless its earlier results are still valid; a failure is an outcome, not an exception.
 
-        What an earlier run of it left is dropped first.
+        The results of an earlier run are removed first.
 
         Args:
             source: The notebook; it is only read.
 
         Raises:
             DamagedFileError: The folder's claims file holds something else.
-            OutputError: The run folder can't be written, or holds a notebook of that name that no run left.
+            OutputError: The run folder can't be written, or holds a notebook of that name that is from no run.
         """
         name, target, key = source.stem, self.folder / source.name, self._key(source)
         copies = (target, target.with_suffix(".html"))
@@ -245,7 +245,7 @@ class Session:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def _left(self, source: Path) -> dict[str, str]:
-        """Checksums of the executed copy and of what it left."""
+        """Checksums of the executed copy and of its results."""
         copy = self.folder / source.name
         return results.checksums(self.folder, source.stem) | ({copy.name: sha256(copy)} if copy.exists() else {})
 
@@ -305,7 +305,7 @@ def read_notebook(path: Path) -> nbformat.NotebookNode:
 
 
 def _surroundings() -> dict[str, Any]:
-    """What a result depends on besides the notebook: library, data, interpreter, every installed version."""
+    """Everything besides the notebook that a result depends on: library, data, interpreter, installed versions."""
     versions = {distribution.name: distribution.version for distribution in metadata.distributions()}
     return {
         "library": folder_sha256(ROOT, "workbook/**/*.py", "data/**/*"),
@@ -315,7 +315,7 @@ def _surroundings() -> dict[str, Any]:
 
 
 def _execute(source: Path, target: Path, parameters: Mapping[str, Any], cell_timeout: int | None) -> str:
-    """Run a notebook under a temporary name, rename it, and say what went wrong, if anything."""
+    """Run a notebook under a temporary name, rename it, and return what went wrong, or an empty string."""
     logging.getLogger("papermill").setLevel(logging.CRITICAL)
     try:
         notebook = read_notebook(source)
@@ -359,7 +359,7 @@ def _sums_up(source: Path) -> bool:
     try:
         cells = read_notebook(source).cells
     except DamagedFileError:
-        return False  # what it is instead, running it will say
+        return False  # running it will say what it is instead
     return any("sums-up" in cell.metadata.get("tags", []) for cell in cells)
 
 

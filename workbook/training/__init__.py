@@ -1,4 +1,4 @@
-"""Training: recipes as data, one engine for all stages, resumed and cached by content."""
+"""Training: recipes as data, and one engine for all stages, which resumes them and caches them by content."""
 
 from .recipe import Adapter, Evaluator, Recipe, Stage
 

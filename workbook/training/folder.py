@@ -1,4 +1,4 @@
-"""Training a method into a folder: what was asked for is written down first, and a resume must ask for the same."""
+"""Training a method into a folder: the request is written down first, and a resume must repeat it."""
 
 from __future__ import annotations
 
@@ -39,35 +39,36 @@ def train_into(
     """Train a model by a recipe and save it into a folder.
 
     The folder holds the model, as sentence-transformers saves it, ``history.csv`` (the loss by step) and
-    ``training.json``: what was asked for, what came of it, and the checksum of each file that was written. Only those
-    files are ever replaced; all else in the folder stays.
+    ``training.json``: the request, the result, and the checksum of each file that was written. Only those files are
+    ever replaced; all others in the folder stay.
 
-    The folder is written into before anything trains, and only inside: it may be a mount point, a link, or the current
-    one. While it trains, a second training into it is refused, even of the same recipe; into two folders, the same
-    recipe is trained once, and the second training waits for the first.
+    The folder is written into before anything trains, and never replaced itself: it may be a mount point, a link, or
+    the current folder. Meanwhile a second training into it is refused, even of the same recipe. With two folders, the
+    same recipe is trained once, and the second training waits for the first.
 
     Args:
         output: The folder; it must be absent or empty, or hold the same training if it is resumed. A training that
-            ended before anything of it was kept is not in the way.
-        model: As built.
+            ended before anything of it was kept does not count.
+        model: The model, as built.
         recipe: Its stages.
         plan: What else identifies the training, such as method, scale and backbone; plain data.
-        seed: As for :func:`~.run.train`.
+        seed: See :func:`~.run.train`.
         data: Sources or files in place of the recipe's own, by stage.
-        resume: Go on with the training that the folder holds. What the cache no longer holds of it begins anew, which
-            a warning says.
-        progress: As for :func:`~.run.train`.
+        resume: Continue the training that the folder holds. What the cache no longer holds of it starts again, with a
+            warning.
+        progress: See :func:`~.run.train`.
 
     Returns:
-        What was trained; None if the folder held it already, done and whole, so that there was nothing to do.
+        The trained model and its history; None if the folder already held it, finished and whole.
 
     Raises:
         OutputError: The folder holds something else, or other files where the model's belong; another training writes
             there; or it can't be written.
         MissingDataError: Nothing to resume.
-        InvalidValueError: A resume that asks for something else, or would go on with other weights or versions of the
-            library; the message names what differs.
+        InvalidValueError: A resume that asks for something else, or would continue with other weights or versions of
+            the library (the message names what differs); or as :func:`~.run.train`.
         DamagedFileError: ``training.json`` can't be read.
+        UnknownNameError, TrainingError: As :func:`~.run.train`.
     """
     from .run import Training
 
@@ -94,7 +95,7 @@ def train_into(
 
 
 def _decided(decide: Callable[[], bool], main: bool) -> bool:
-    """What the main process decides, in every process; its refusal ends them all."""
+    """The decision of the main process, in every process; its refusal ends them all."""
     from accelerate.utils import broadcast_object_list
 
     said, refusal = [False, ""], None
@@ -110,7 +111,7 @@ def _decided(decide: Callable[[], bool], main: bool) -> bool:
 
 
 def _begin(output: Path, written: dict[str, Any], resume: bool, held: contextlib.ExitStack) -> bool:
-    """Have the folder alone and write the plan into it; or True, where it holds this training, done and whole."""
+    """Lock the folder and write the plan into it; True if it already holds this training, finished and whole."""
     with writing(output):
         if _plan(output) is None:
             if resume:
@@ -135,9 +136,9 @@ def _begin(output: Path, written: dict[str, Any], resume: bool, held: contextlib
 
 
 def _is_done(output: Path, before: dict[str, Any], now: dict[str, Any], resume: bool) -> bool:
-    """Whether the training that a folder holds is done and whole; refuses one that is not to be gone on with.
+    """True if the training that a folder holds is finished and whole; refuses one that can't be continued.
 
-    One of which nothing is kept is in nobody's way: it ended, perhaps over its data, before anything of it was.
+    A training of which nothing is kept does not count: it ended before that, perhaps because of its data.
     """
     from .stage import begun
 
@@ -184,7 +185,7 @@ def _refuse_foreign(output: Path, names: Sequence[str]) -> None:
 
 
 def _save(output: Path, trained: Trained, written: dict[str, Any]) -> None:
-    """Write model and history beside the folder's other files, and then that they are whole."""
+    """Write model and history beside the folder's other files, and then note that they are whole."""
     with writing(output), scratch_folder(output) as scratch:
         made = scratch / "model"
         trained.model.save_pretrained(str(made))
@@ -196,7 +197,7 @@ def _save(output: Path, trained: Trained, written: dict[str, Any]) -> None:
         _refuse_foreign(output, [name for name in files if os.path.lexists(output / name) and name not in own])
         for name in own:
             (output / name).unlink()
-        _write(output, written | {"files": files})  # before they are there: whatever happens, they are known as ours
+        _write(output, written | {"files": files})  # before they exist, so that they are known as ours whatever happens
         for name in files:
             (output / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(made / name, output / name)
@@ -213,7 +214,7 @@ def _write(output: Path, plan: dict[str, Any]) -> None:
 
 
 def _plan(output: Path) -> dict[str, Any] | None:
-    """What ``training.json`` says; None where there is none."""
+    """The content of ``training.json``, or None if there is none."""
     path = output / PLAN
     if not path.is_file():
         return None
@@ -228,7 +229,7 @@ def _plan(output: Path) -> dict[str, Any] | None:
 
 
 def _sha256(path: Path) -> str | None:
-    """Hex sha256 of a file; None where there is nothing, empty where there is something else."""
+    """Hex sha256 of a file; None if there is nothing, an empty string if there is something else."""
     if path.is_file():
         return sha256(path)
     return "" if os.path.lexists(path) else None

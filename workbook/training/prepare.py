@@ -1,4 +1,4 @@
-"""A model made ready for one stage, and put back afterwards; and a check of what the stage would do with it."""
+"""Preparing a model for one stage, restoring it afterwards, and checking a stage before it trains."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def prepared(model: SentenceTransformer, stage: Stage, seed: int) -> Iterator[None]:
-    """The model ready to train, and back: adapters merged, dtype, dropout and limits as they were.
+    """Prepare a model to train in the block; then merge adapters and restore dtype, dropout and limits.
 
-    What is frozen stays frozen. Where the block fails, adapters are dropped and the decoder is as it was before the
-    stage; one that was trained whole is not.
+    Frozen weights stay frozen. If the block fails, adapters are dropped and the decoder is as it was before the stage,
+    unless it was trained as a whole.
 
     Args:
         model: A chain that begins with a Decoder.
@@ -83,18 +83,18 @@ def _adapted(transformer: nn.Module, adapter: Adapter, targets: list[str] | str,
 
 
 def check(model: SentenceTransformer, stage: Stage, data: TrainingData, rows: int) -> None:
-    """Refuse, before anything trains, what a stage would fail at; the model is left as it was.
+    """Refuse a stage that would fail, before anything trains; the model is left as it was.
 
     Args:
         model: A chain that begins with a Decoder.
-        stage: Its objective is made and dropped, its adapters are looked for.
+        stage: The stage; its objective is made and dropped, its adapter targets are looked up.
         data: One text of each data set, column and instruction is laid out at the stage's ``max_length``.
-        rows: Of a micro-batch, over all devices.
+        rows: Rows of a micro-batch, over all devices.
 
     Raises:
-        UnknownNameError: No such objective, option or choice, or an adapter for a layer that the decoder has not.
-        InvalidValueError: An option out of its range, a batch that holds no negative, an instruction without room, or
-            nothing that a teacher could score.
+        UnknownNameError: No such objective, option or choice, or an adapter for a layer that the decoder does not have.
+        InvalidValueError: An option outside its range, a batch that holds no negative, an instruction that leaves no
+            room, or a teacher without candidates to score.
         AttentionError: Dropout that the decoder does not apply.
     """
     module = model[0]

@@ -1,4 +1,4 @@
-"""The loss while it falls: a bar with a small curve, in a terminal or in a notebook."""
+"""A progress bar with a small curve of the loss, for a terminal or a notebook."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _WIDTH = 40
 
 
 class Progress(TrainerCallback):
-    """Shows step, loss and its curve while a stage trains; what a notebook keeps is the last state, drawn once.
+    """Shows step, loss and its curve while a stage trains; a notebook keeps the last state, drawn once.
 
     Args:
-        title: Of the bar.
-        show: Whether at all; None shows it in a terminal and in a notebook.
+        title: Title of the bar.
+        show: Whether to show it; None for in a terminal and in a notebook.
     """
 
     def __init__(self, title: str, show: bool | None = None):
@@ -30,7 +30,7 @@ class Progress(TrainerCallback):
         self._bar: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Open the bar; a resumed training begins with the curve that it had."""
+        """Open the bar, with the earlier curve of a resumed training; see ``TrainerCallback.on_train_begin``."""
         self.losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
         if not (self.show and state.is_world_process_zero):
             return
@@ -40,7 +40,7 @@ class Progress(TrainerCallback):
             self._bar = tqdm(desc=self.title, total=state.max_steps, initial=state.global_step, leave=False)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **kwargs: Any) -> None:
-        """Move on by a step."""
+        """Advance by a step; see ``TrainerCallback.on_log``."""
         if "loss" not in logs:
             return
         self.losses.append(logs["loss"])
@@ -53,7 +53,7 @@ class Progress(TrainerCallback):
             self._bar.set_postfix_str(f"loss {logs['loss']:.3f} {sparkline(self.losses)}")
 
     def on_train_end(self, *args: Any, **kwargs: Any) -> None:
-        """Close the bar."""
+        """Close the bar; see ``TrainerCallback.on_train_end``."""
         if self._bar is not None and not self.notebook:
             self._bar.close()
 
@@ -75,7 +75,7 @@ def sparkline(values: list[float], width: int = _WIDTH) -> str:
     """A curve of at most ``width`` characters, from the lowest value to the highest.
 
     Args:
-        values: One at least.
+        values: At least one.
         width: In characters.
 
     >>> sparkline([3.0, 2.0, 1.0])

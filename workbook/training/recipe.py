@@ -1,4 +1,4 @@
-"""What a training does, as data: a recipe is a list of stages, a stage is an objective, a dataset and a budget."""
+"""Training as data: a recipe is a list of stages, a stage is an objective, a dataset and a budget."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 class Adapter(BaseModel):
     """Low-rank adapters on the decoder's linear layers; they are merged into its weights when a stage ends.
 
-    An encoder that trains beside the decoder gets them on all its linear layers.
+    An encoder that trains with the decoder gets them on all its linear layers.
 
     Attributes:
         rank: Rank of the update.
         alpha: The update is scaled by alpha / rank.
-        dropout: Dropout before the adapters; dear on a CPU.
+        dropout: Dropout before the adapters; expensive on a CPU.
         targets: Names of the linear layers that get one.
 
     Source: Hu et al. 2022; rank 16 and alpha 32 throughout LLM2Vec (appendices D.1 and G.2).
@@ -55,30 +55,32 @@ class Stage(BaseModel):
     """One stage of a training.
 
     Attributes:
-        name: Of the stage; unique in its recipe.
+        name: Name of the stage, unique in its recipe.
         objective: A name from ``workbook.objectives.OBJECTIVES``.
-        options: Arguments of the objective, such as ``{"temperature": 0.05}``.
+        options: Options of the objective, such as ``{"temperature": 0.05}``.
         data: A source of training data, or a file; see ``workbook.data.rows.load``.
-        limit: Rows of it that are used; all of them if not given.
-        negatives: Hard negatives of a row that are used, of those that it has; all of them if not given.
-        blend: Mix tasks within a batch, each row with its own instructions; else a batch comes from one data set.
+        limit: Number of its rows that are used; None for all.
+        negatives: Number of hard negatives used per row; None for all that it has.
+        blend: Mix tasks within a batch, each row with its own instructions; otherwise a batch comes from one data set.
         teacher: Scores each query with its own positive and hard negatives, and the objective learns from its scores
             too; see :class:`~.teacher.Teacher`. Contrastive stages only.
-        steps: Updates of the weights.
-        batch_size: Rows an update, over all devices and accumulated micro-batches. Batches, and the negatives that they
-            hold, are the same on any number of devices.
-        accumulation: Micro-batches that a batch is split into. It makes contrastive batches smaller, because a
-            micro-batch is contrasted with itself alone: those are split by the objective's ``mini_batch_size``
+        steps: Number of updates of the weights.
+        batch_size: Rows per update, over all devices and accumulated micro-batches. Batches, and the negatives in them,
+            are the same on any number of devices.
+        accumulation: Number of micro-batches that a batch is split into. Contrastive batches become smaller by it,
+            because a micro-batch is contrasted with itself alone: split those by the objective's ``mini_batch_size``
             (GradCache) instead.
         max_length: Longest input in tokens.
-        learning_rate: Its highest value.
-        warmup_steps: Steps below it at the start: the rate rises linearly, in the first step from 0.
-        decay_steps: Steps after which its linear decay would reach 0; ``steps`` if not given.
+        learning_rate: Highest learning rate.
+        warmup_steps: Number of steps below the highest rate at the start. The rate rises linearly, from the first
+            step on, which has a share of it already.
+        decay_steps: Steps after which its linear decay would reach 0; None for ``steps``.
         weight_decay: Of AdamW.
-        max_grad_norm: Longer gradients are cut to this norm.
-        adapter: Low-rank adapters in the decoder, and in an encoder beside it that is trainable; None trains all their
-            parameters. What makes contextual tokens, and modules after the decoder, are always trained whole.
-        gradient_checkpointing: Keep no activations of the decoder's layers, compute them again: memory for time.
+        max_grad_norm: Longer gradients are scaled to this norm.
+        adapter: Low-rank adapters in the decoder, and in a trainable encoder beside it; None trains all their
+            parameters. The layers that make contextual tokens, and modules after the decoder, are always trained whole.
+        gradient_checkpointing: Compute the activations of the decoder's layers again instead of keeping them, which
+            saves memory and costs time.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -104,7 +106,7 @@ class Stage(BaseModel):
     gradient_checkpointing: bool = False
 
     def reading(self) -> dict[str, Any]:
-        """What decides its training data: the arguments of :func:`workbook.data.rows.load`, but for the tokenizer."""
+        """The arguments of :func:`workbook.data.rows.load` for its training data, but for the tokenizer."""
         return {
             "source": self.data,
             "objective": self.objective,
@@ -115,13 +117,13 @@ class Stage(BaseModel):
         }
 
     def resolved(self) -> dict[str, Any]:
-        """All that the stage does, as plain data: every field, and every option of its objective, defaults included.
+        """The stage as plain data: every field, and every option of its objective, defaults included.
 
         Raises:
             UnknownNameError: No such objective, or no such option of it.
             InvalidValueError: An option outside its range.
         """
-        from ..objectives import get  # its torch takes seconds, and most recipes are only looked at
+        from ..objectives import get  # it imports torch, which takes seconds, and most recipes are only looked at
 
         return resolved(self) | {"options": resolved(get(self.objective).validated(self.options))}
 
@@ -154,11 +156,14 @@ class Recipe(BaseModel):
         return self
 
     def fingerprint(self) -> str:
-        """Hex sha256 over all that the stages do: equal for equal recipes, on every machine."""
-        return digest([stage.resolved() | {"training": TRAINING} for stage in self.stages])
+        """Hex sha256 of the resolved stages: equal for equal recipes, on every machine."""
+        return digest([stage.resolved() for stage in self.stages])
 
     def only(self, *names: str) -> Recipe:
         """The recipe of some of the stages, in the recipe's order.
+
+        Args:
+            *names: Names of the stages.
 
         Raises:
             UnknownNameError: No such stage.
@@ -172,12 +177,12 @@ class Recipe(BaseModel):
 
 @dataclass(frozen=True)
 class Evaluator:
-    """What is measured while a stage trains, for a curve of convergence.
+    """A measurement taken while a stage trains, for a curve of convergence.
 
     Attributes:
-        name: Names the measure; a stage that was trained under another name is trained again.
-        every: Steps between two measurements; the first is before the first step, the last after the last.
-        measure: From the model to numbers by name.
+        name: Name of the measurement; a stage that was trained under another name is trained again.
+        every: Steps between two measurements; the first is before the first step, the last after the last step.
+        measure: Function of the model that returns numbers by name.
 
     Raises:
         InvalidValueError: ``every`` is not a positive whole number.

@@ -1,4 +1,4 @@
-"""Running recipes: stage after stage, each resumed where it was stopped, and kept by content when it is done."""
+"""Running recipes: stage after stage, each resumed where it was stopped, and cached by content when finished."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ LOG = ["stage", "step", "loss", "learning_rate", "gradient_norm", "tokens", "sec
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model and how it came about.
+    """A trained model and its history.
 
     Attributes:
         model: The model that was given, trained in place, adapters merged, in evaluation mode.
-        history: One row a step: stage, step (from 1), loss, learning_rate, gradient_norm (before it was cut), tokens
+        history: One row per step: stage, step (from 1), loss, learning_rate, gradient_norm (before clipping), tokens
             (read so far in the stage) and seconds (of training so far in the stage, over all its sessions).
-        curve: One row a measurement of a :class:`Evaluator`: stage, step (from 0), tokens, seconds, and the numbers by
-            name; empty without one.
-        manifest: What went in: by stage its content key, data fingerprint, seconds, device, and versions.
+        curve: One row per measurement of an :class:`Evaluator`: stage, step (from 0), tokens, seconds, and the numbers
+            by name; empty without one.
+        manifest: By stage its content key, data fingerprint, seconds, device, and versions.
     """
 
     model: SentenceTransformer
@@ -56,19 +56,19 @@ def train(
 ) -> Trained:
     """Train a model, in place, by a recipe.
 
-    A stage that was trained before (same model, recipe up to here, data, teacher, seed, library) is not trained again:
-    its weights come from the cache. A training that was stopped, by whatever, goes on from its last checkpoint when it
-    is called again, and ends with the weights of one that was not, up to rounding (bit by bit where the CPU's libraries
-    add in a fixed order).
+    A stage that was trained before (same model, recipe so far, data, teacher, seed, library) is not trained again: its
+    weights come from the cache. A stopped training continues from its last checkpoint when it is called again. It ends
+    with the same weights as an unbroken one up to rounding, and bit by bit where the CPU's libraries add in a fixed
+    order.
 
     Args:
         model: A chain that begins with a Decoder.
-        recipe: What to do.
+        recipe: The stages.
         seed: Of the order of the data, of masks, of dropout and of fresh adapters.
         data: Sources or files by the name of a stage, in place of the recipe's own.
-        evaluator: What to measure while the last stage trains.
-        save_every: Steps between checkpoints; a tenth of a stage, and five at least, if not given.
-        progress: A bar and the loss while it trains; None shows them in a terminal and in a notebook.
+        evaluator: A measurement while the last stage trains.
+        save_every: Steps between checkpoints; None for a tenth of a stage, and at least five.
+        progress: Whether to show a bar with the loss; None for in a terminal and in a notebook.
 
     Raises:
         InvalidValueError: A model that does not begin with a Decoder, or training data, options or a batch that can't
@@ -83,12 +83,18 @@ def train(
 
 
 class Training:
-    """A training that can begin: every stage was checked and has read its data. Arguments and errors as of train.
+    """A training that can begin: every stage was checked and has read its data.
+
+    Args:
+        model, recipe, seed, data, evaluator, save_every, progress: See :func:`train`.
+
+    Raises:
+        InvalidValueError, UnknownNameError: As :func:`train`.
 
     Attributes:
-        processes: Those that train together.
-        stages: What is done, in order.
-        surroundings: What else decides what comes of it: the model as built, versions, teachers; plain data.
+        processes: The processes that train together.
+        stages: The stages, in order.
+        surroundings: What else decides the result: the model as built, versions, teachers; plain data.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""One stage of a training: resumed where it was stopped, and kept by content when it is done."""
+"""One stage of a training: resumed where it was stopped, and cached by content when finished."""
 
 from __future__ import annotations
 
@@ -47,9 +47,15 @@ if TYPE_CHECKING:
 
 
 class StageRun:
-    """One stage of one training, checked: what could make it fail is refused here, where nothing has trained yet.
+    """One stage of a training, checked: what would make it fail is refused here, before anything trains.
 
-    Its arguments are those of :func:`~.run.train`, and the key of what it starts from.
+    Args:
+        model, seed, evaluator, save_every, progress: See :func:`~.run.train`.
+        stage: The stage.
+        start: Content key of the weights that it starts from.
+
+    Raises:
+        InvalidValueError, UnknownNameError: As :func:`~.run.train`.
     """
 
     def __init__(
@@ -67,7 +73,7 @@ class StageRun:
         with _named(stage):
             described = stage.resolved()
             if stage.teacher:
-                is_reranker(stage.teacher)  # refuses what is no teacher; a stage that is kept needs no more of it
+                is_reranker(stage.teacher)  # refuses what is not a teacher; a cached stage needs no more of it
             self.data = training_data.load(**stage.reading(), tokenizer=model[0].tokenizer)
             self.rows = _micro_batch(stage, self.data)
             check(model, stage, self.data, self.rows)
@@ -87,7 +93,11 @@ class StageRun:
         self.kept, self.work = _folders(self.key)
 
     def result(self) -> dict[str, Any]:
-        """Put the trained weights into the model, from the cache or by training; the record of how they came about."""
+        """Put the trained weights into the model, from the cache or by training, and return the record of the stage.
+
+        Raises:
+            TrainingError, OutputError: As :func:`~.run.train`.
+        """
         with contextlib.ExitStack() as stack:
             stack.enter_context(warnings.catch_warnings())
             # peft's and transformers' own calls of what transformers renamed.
@@ -106,7 +116,7 @@ class StageRun:
         return record
 
     def _kept(self, loss: nn.Module) -> dict[str, Any] | None:
-        """The record of a stage trained before, its weights put into the model; None if there is none."""
+        """The record of a cached stage, after loading its weights into the model; None if it is not cached."""
         if not is_whole(self.kept):
             return None
         verify_checksums(self.kept, f"Delete {self.kept} to train the stage again.")
@@ -194,19 +204,19 @@ class StageRun:
 
 
 def begun(key: str) -> bool:
-    """Whether the cache holds the stage of a key, or a checkpoint of it."""
+    """True if the cache holds the stage of a key, or a checkpoint of it."""
     kept, work = _folders(key)
     return is_whole(kept) or any((one / CHECKSUMS).is_file() for one in checkpoints(work))
 
 
 def _folders(key: str) -> tuple[Path, Path]:
-    """Where a stage is kept when it is done, and where it is trained."""
+    """The folders in which a stage is kept when finished, and in which it is trained."""
     return cache_path("stages", key[:24]), cache_path("training", key[:24])
 
 
 @contextlib.contextmanager
 def _named(stage: Stage) -> Iterator[None]:
-    """Let an error say of which stage it speaks."""
+    """Put the name of the stage in front of an error's message."""
     try:
         yield
     except WorkbookError as error:
@@ -215,7 +225,7 @@ def _named(stage: Stage) -> Iterator[None]:
 
 
 def _micro_batch(stage: Stage, data: training_data.TrainingData) -> int:
-    """Rows of a micro-batch, over all devices; data sets that are too small for one are said, and never read."""
+    """Rows of a micro-batch, over all devices; warns of data sets that are too small for one and never read."""
     devices = PartialState().num_processes
     rows, rest = divmod(stage.batch_size, stage.accumulation)
     if rest or rows % devices:
@@ -242,6 +252,6 @@ def _micro_batch(stage: Stage, data: training_data.TrainingData) -> int:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what trains, by name; a stage of others is another stage."""
+    """Versions of the training libraries by name; with others a stage is trained again."""
     names = ("torch", "transformers", "sentence-transformers", "peft")
     return {"workbook": __version__} | {name: metadata.version(name).partition("+")[0] for name in names}

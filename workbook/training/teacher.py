@@ -1,4 +1,4 @@
-"""A teacher: scores of queries with documents, which a contrastive stage learns from beside its own labels."""
+"""A teacher, whose scores of queries with documents a contrastive stage learns from besides its own labels."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ..errors import InvalidValueError
 if TYPE_CHECKING:
     from .recipe import Stage
 
-_COSINES = 20  # what contrastive encoders such as MiniLM multiply their cosines by when they are trained
+_COSINES = 20  # the factor of cosines in the training of contrastive encoders such as MiniLM
 
 
 class Teacher:
     """A trained model that scores queries with documents, on the scale of logits.
 
     Args:
-        name: A reranker, whose logits are the scores, such as the paper's ``BAAI/bge-reranker-large``; or an encoder,
-            such as ``minilm``, whose cosines times 20 are. A name, a folder or a Hugging Face id.
-        device: Where it is placed.
+        name: A name, a folder or a Hugging Face id: of a reranker, such as the paper's ``BAAI/bge-reranker-large``,
+            whose logits are the scores; or of an encoder, such as ``minilm``, whose scores are cosines times 20.
+        device: A torch device.
 
     Raises:
         UnknownNameError, ModelNotFoundError, DamagedFileError, InvalidValueError: As :func:`is_reranker`.
@@ -48,7 +48,7 @@ class Teacher:
 
         Args:
             queries: Strings, without instructions.
-            documents: For each query as many strings as for every other.
+            documents: Strings for each query, equally many for all.
 
         Returns:
             float32 (queries, documents), on the CPU.
@@ -66,7 +66,7 @@ class Teacher:
 
 
 def is_reranker(name: str) -> bool:
-    """Whether a teacher is a reranker, else an encoder: by its configuration, without its weights.
+    """True for a reranker, False for an encoder, from the configuration alone, without its weights.
 
     Raises:
         UnknownNameError, ModelNotFoundError, DamagedFileError: As :func:`~workbook.backbones.resolve`.
@@ -80,7 +80,7 @@ def is_reranker(name: str) -> bool:
 
 
 def teachers_sha256(stages: Iterable[Stage]) -> dict[str, str]:
-    """Hex sha256 of the content of stages' teachers, by name; a carried one is left out, since its name pins it.
+    """Hex sha256 of the content of the stages' teachers, by name, without carried models, which their names pin.
 
     Raises:
         UnknownNameError, ModelNotFoundError, DamagedFileError: As :func:`~workbook.backbones.resolve`.
@@ -92,12 +92,12 @@ def teachers_sha256(stages: Iterable[Stage]) -> dict[str, str]:
 
 @dataclass
 class TaughtCollator(SentenceTransformerDataCollator):
-    """Adds a teacher's scores to each batch as its labels: only what is trained on is ever scored."""
+    """Adds a teacher's scores to each batch as its labels, so that only the rows trained on are scored."""
 
     teacher: Teacher | None = None
 
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
-        """The batch of some rows: query, positive, hard negatives."""
+        """The batch of some rows (query, positive, hard negatives), with the teacher's scores as ``label``."""
         batch = super().__call__(features)
         if self.teacher is not None:
             rows = [[_text(value) for name, value in row.items() if name != "dataset_name"] for row in features]

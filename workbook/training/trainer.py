@@ -1,4 +1,4 @@
-"""The trainer of one stage: sentence-transformers' own, with checkpoints that hold what trains and nothing else."""
+"""The trainer of one stage: sentence-transformers' own, with checkpoints that hold only what trains."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _KEPT = 2  # checkpoints, so that there is one where the newest is damaged
 class StageTrainer(SentenceTransformerTrainer):
     """Trains one stage, exactly resumable.
 
-    What trains is kept in float32; where the decoder's own weights are in half precision, the forward pass runs under
+    What trains is kept in float32; if the decoder's own weights are in half precision, the forward pass runs under
     autocast. A checkpoint holds the parameters that train, the optimizer, the schedule, the random states and the log,
     with a checksum of each file, and counts only when all of them are there.
 
     Args:
         dtype: The decoder's dtype.
         decay_steps: Steps after which the learning rate's linear decay would reach 0.
-        **options: As for SentenceTransformerTrainer.
+        **options: Options of SentenceTransformerTrainer.
     """
 
     def __init__(self, *, dtype: torch.dtype, decay_steps: int, **options: Any):
@@ -55,10 +55,7 @@ class StageTrainer(SentenceTransformerTrainer):
         self.add_callback(_Guard(self))
 
     def trainable(self) -> dict[str, torch.nn.Parameter]:
-        """The parameters that train, of the model and of the objective, by name.
-
-        Args:
-        """
+        """The parameters that train, of the model and of the objective, by name."""
         return trainable(self.model, self.loss)
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
@@ -81,13 +78,13 @@ class StageTrainer(SentenceTransformerTrainer):
         return self.lr_scheduler
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> contextlib.AbstractContextManager:
-        """Autocast by the decoder's dtype. accelerate's would wrap the model and leave it wrapped."""
+        """Autocast to the decoder's dtype. accelerate's own would wrap the model and leave it wrapped."""
         if self._dtype is torch.float32:
             return contextlib.nullcontext()
         return torch.autocast(self.args.device.type, self._dtype, cache_enabled=bool(cache_enabled))
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
-        """One micro-batch forward and backward.
+        """The loss of one micro-batch, forward and backward; see ``Trainer.training_step``.
 
         Raises:
             TrainingError: The loss is not a finite number.
@@ -99,7 +96,11 @@ class StageTrainer(SentenceTransformerTrainer):
         return loss
 
     def not_finite(self, what: str) -> TrainingError:
-        """The error that ends a training which has left the numbers."""
+        """The error that ends a training whose values are no longer finite.
+
+        Args:
+            what: The value that is not finite.
+        """
         kept = last_checkpoint(Path(self.args.output_dir))
         last = [entry["loss"] for entry in self.state.log_history if "loss" in entry][-1:]
         return TrainingError(
@@ -110,20 +111,25 @@ class StageTrainer(SentenceTransformerTrainer):
         )
 
     def so_far(self) -> dict[str, float]:
-        """Tokens read and seconds trained in this stage, over all its sessions and devices."""
+        """Tokens read and seconds trained so far in this stage, over all its sessions and devices."""
         tokens = self.accelerator.reduce(torch.tensor(self.tokens, device=self.args.device), "sum").item()
         seconds = time.perf_counter() - self.began
         return {"tokens": self.before["tokens"] + tokens, "seconds": self.before["seconds"] + seconds}
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Add the tokens and seconds so far to every entry of the log."""
+        """Add the tokens and seconds so far to every entry of the log; see ``Trainer.log``."""
         super().log(logs | self.so_far(), *args, **kwargs)
 
     def train(self, checkpoint: Path | None) -> None:
         """Train, from a checkpoint or from the start.
 
+        Args:
+            checkpoint: Folder of the checkpoint, or None.
+
         Raises:
-            InvalidValueError: The data has too few rows that differ to fill a batch.
+            InvalidValueError: The data has too few distinct rows to fill a batch.
+            TrainingError: The loss or a gradient is not a finite number.
+            OutputError: A checkpoint can't be written.
         """
         self.began = time.perf_counter()
         with writing(Path(self.args.output_dir)):
@@ -135,9 +141,10 @@ class StageTrainer(SentenceTransformerTrainer):
             )  # fmt: skip
 
     def set_initial_training_values(self, *args: Any, **kwargs: Any) -> tuple[int, ...]:
-        """As many epochs as the steps take: one is shorter than it says where texts that repeat fill no further batch.
+        """The values of ``Trainer.set_initial_training_values``, but with as many epochs as steps.
 
-        transformers would make no more epochs than full ones take, and stop short of ``max_steps`` without a word.
+        An epoch is shorter than its length says if texts repeat, since they fill no further batch. transformers counts
+        full epochs, and would silently stop before ``max_steps``.
         """
         _, *rest = super().set_initial_training_values(*args, **kwargs)
         return self.args.max_steps, *rest
@@ -145,10 +152,10 @@ class StageTrainer(SentenceTransformerTrainer):
     def _init_training_state(
         self, max_steps: int, updates: int, epochs: int, checkpoint: str | None, trial: Any
     ) -> tuple[int, int]:
-        """Where to go on: the epoch, and the micro-batches of it that are done.
+        """The epoch to continue in, and the number of its micro-batches that are done.
 
-        Read from where the checkpoint says it was: transformers reckons with full epochs, and would make a step more
-        where the last one was saved.
+        They come from the checkpoint itself: transformers counts full epochs, and would take one step more if the last
+        step was saved.
         """
         start = super()._init_training_state(max_steps, updates, epochs, checkpoint, trial)
         if checkpoint is None:
@@ -186,24 +193,24 @@ class StageTrainer(SentenceTransformerTrainer):
 
 
 class EvaluationCallback(TrainerCallback):
-    """Measures the model every some steps, before the first and after the last; the numbers join the log.
+    """Measures the model at regular steps, before the first and after the last; the numbers go into the log.
 
     Args:
-        trainer: Whose model is measured.
-        steps: Every how many.
-        measure: From the model to numbers by name. torch's random states are left as they were.
+        trainer: The trainer whose model is measured.
+        steps: Steps between two measurements.
+        measure: Function of the model that returns numbers by name. torch's random states are left as they were.
     """
 
     def __init__(self, trainer: StageTrainer, steps: int, measure: Callable[[SentenceTransformer], dict[str, float]]):
         self.trainer, self.steps, self.measure = trainer, steps, measure
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Measure before the first step; a resumed training has that in its log."""
+        """Measure before the first step, but not when resumed; see ``TrainerCallback.on_train_begin``."""
         if state.global_step == 0:
             self._measure()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Measure if it is time."""
+        """Measure after every ``steps`` steps and after the last; see ``TrainerCallback.on_step_end``."""
         if state.global_step % self.steps == 0 or state.global_step == state.max_steps:
             self._measure()
 
@@ -220,7 +227,7 @@ class EvaluationCallback(TrainerCallback):
 
 
 class _Guard(TrainerCallback):
-    """Goes on counting where a checkpoint stopped; stops before an update that would spoil the weights."""
+    """Continues the counts of a checkpoint; stops before an update that would spoil the weights."""
 
     def __init__(self, trainer: StageTrainer):
         self.trainer = trainer
@@ -239,7 +246,7 @@ def trainable(model: nn.Module, loss: nn.Module) -> dict[str, torch.nn.Parameter
     """The parameters that train, of the model and then of the objective alone, by name.
 
     Args:
-        model: As it trains.
+        model: The model that trains.
         loss: The objective.
     """
     own = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -253,7 +260,7 @@ def save_weights(parameters: dict[str, torch.Tensor], folder: Path) -> None:
 
     Args:
         parameters: By name.
-        folder: An existing one.
+        folder: An existing folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
     save_file({name: p.detach().cpu().contiguous() for name, p in parameters.items()}, folder / WEIGHTS)
@@ -292,9 +299,10 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint that is whole; those that are not are removed.
+    """The newest checkpoint that is whole, or None; damaged ones are removed.
 
-    One that was cut off while it was written goes without a word; one that changed since, or can't be loaded, is said.
+    One that was cut off while being written is removed silently; one that changed since, or can't be loaded, with a
+    warning.
     """
     for checkpoint in checkpoints(folder):
         try:
@@ -308,7 +316,7 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 def _check(checkpoint: Path) -> None:
-    """Refuse a checkpoint in which a file is absent, changed, or not what it should be. No tensor is read for it."""
+    """Refuse a checkpoint in which a file is absent, changed, or not what it should be, without reading tensors."""
     hint = "It is not used; training goes on from an earlier one, or from the start."
     states = sorted(path.name for path in checkpoint.glob("rng_state*.pth")) or ["rng_state.pth"]
     readers = {
@@ -321,7 +329,7 @@ def _check(checkpoint: Path) -> None:
         try:
             with safe_globals():
                 read(str(checkpoint / name))
-        except Exception as error:  # a file that was cut ends in whatever its reader meets first
+        except Exception as error:  # a truncated file raises whatever its reader meets first
             reason = str(error).strip().partition("\n")[0].rstrip(".")
             raise DamagedFileError(
                 f"{checkpoint / name}: expected a file that can be loaded, got {reason}. {hint}"

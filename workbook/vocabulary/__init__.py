@@ -1,1 +1,1 @@
-"""The vocabulary as a space of its own: clusters of tokens, and vectors whose numbers are words."""
+"""The vocabulary as a space of its own: clusters of tokens, and vectors whose dimensions are words."""

@@ -1,14 +1,14 @@
 """The clustered vocabulary of LENS: the rows of a language-model head in k clusters, whose means are the new head.
 
-The paper clusters the rows by k-means, puts the centroids in the place of the head and leaves the input embeddings as
-they are (section 3.2.1). How it begins, how long it runs and whether it scales the rows is not said, nor is the code
-published. Here the rows are scaled to length 1 by default (spherical). The iterations are scikit-learn's; its start,
-k-means++, would take many minutes for thousands of clusters, so many centers are drawn at a time
+The paper clusters the rows by k-means, replaces the head by the centroids and leaves the input embeddings as they are
+(section 3.2.1). It does not give the initialisation, the number of iterations or the scaling of rows, and its code is
+not published. Here the rows are scaled to length 1 by default (spherical). The iterations are scikit-learn's. Its
+initialisation, k-means++, would take many minutes for thousands of clusters, so many centers are drawn at a time
 (``benchmarks/kmeans.py``).
 
-The new head's row is the mean of its tokens' rows as they are, also where they were scaled for clustering. A cluster's
-logit then is the mean of its tokens' logits, on the scale of the model; the length-1 center of the clustering would
-shrink it, and log(1 + relu(logit)) is not indifferent to scale.
+A row of the new head is the mean of its tokens' rows as they are, even if they were scaled for clustering. So a
+cluster's logit is the mean of its tokens' logits, on the scale of the model. The center of the clustering, of length 1,
+would shrink it, and log(1 + relu(logit)) depends on scale.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class Clusters:
 
     Attributes:
         assignment: int64 (vocabulary,), the cluster of each token.
-        centroids: float32 (k, dim), the new head: means of the head's rows, as they are, over each cluster.
-        distances: float32 (vocabulary,), from each token's row to the mean of its cluster's, of rows scaled to length 1
-            if spherical.
+        centroids: float32 (k, dim), the new head: the mean of the head's rows, as they are, over each cluster.
+        distances: float32 (vocabulary,), from each token's row to the mean row of its cluster; of rows scaled to length
+            1 if spherical.
         spherical: Whether the rows were scaled to length 1 for clustering.
         seed: Of the starting centers.
-        head_sha256: Of the head the clusters were made from, see :func:`head_sha256`.
+        head_sha256: Digest of the clustered head, see :func:`head_sha256`.
     """
 
     assignment: torch.Tensor
@@ -72,7 +72,7 @@ class Clusters:
 
     @property
     def sizes(self) -> torch.Tensor:
-        """Tokens of each cluster, int64 (k,); never 0."""
+        """Number of tokens of each cluster, int64 (k,); never 0."""
         return self.assignment.bincount(minlength=len(self))
 
     def members(self, cluster: int) -> torch.Tensor:
@@ -88,20 +88,23 @@ class Clusters:
     def words(self, tokenizer: PreTrainedTokenizerBase, cluster: int) -> list[str]:
         """A cluster's tokens as text, leading spaces kept, nearest to the center first.
 
+        Args:
+            tokenizer: The tokenizer of the head.
+            cluster: Number of the cluster, from 0.
+
         Raises:
             InvalidValueError: No such cluster.
         """
         return [token_text(tokenizer, token) for token in self.members(cluster).tolist()]
 
     def report(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
-        """What the clusters are like, in numbers.
+        """Statistics of the clusters.
 
         Returns:
             ``tokens``, ``clusters``, ``singletons`` (clusters of one token), ``median size``, ``largest`` (tokens of
-            the largest cluster), ``inertia``; the share of pairs of tokens in one cluster among those that differ by
-            case alone (``case together``), by a leading space alone (``space together``), by either or both
-            (``variants together``, of which there are ``variant pairs``); and among all pairs (``chance``). A share of
-            no pairs is nan.
+            the largest cluster) and ``inertia``; the share of pairs in one cluster, among pairs of tokens that differ
+            by case alone (``case together``), by a leading space alone (``space together``), by either or both
+            (``variants together``, of ``variant pairs``), and among all pairs (``chance``). A share of no pairs is nan.
         """
         sizes = self.sizes
         pairs = variants(tokenizer, len(self.assignment))
@@ -123,13 +126,13 @@ class Clusters:
         }
 
     def check(self, head: torch.Tensor) -> None:
-        """See that a head is the one that the clusters were made from.
+        """Check that a head is the one that the clusters were made from.
 
         Args:
             head: (vocabulary, dim), any floating dtype, any device.
 
         Raises:
-            InvalidValueError: It has another shape, or other values.
+            InvalidValueError: The head has another shape or other values.
         """
         shape = (len(self.assignment), self.centroids.shape[1])
         if tuple(head.shape) != shape:
@@ -142,10 +145,10 @@ class Clusters:
             )
 
     def save(self, folder: str | Path) -> None:
-        """Write the clusters as a folder of their own: safetensors, configuration, checksums; all or nothing.
+        """Write the clusters into a folder of their own: safetensors, configuration and checksums, all or nothing.
 
         Args:
-            folder: Where; clusters that are there are replaced.
+            folder: The folder; clusters in it are replaced.
 
         Raises:
             OutputError: The folder can't be written, or holds something else, which is left as it is.
@@ -194,24 +197,23 @@ def cluster_head(
 ) -> Clusters:
     """K-means of the rows of a language-model head, in float32 on the CPU.
 
-    A seed gives the same clusters again on the same machine with as many threads; elsewhere roundings may send a row
-    that lies between two clusters to the other.
+    A seed gives the same clusters again on the same machine with as many threads; elsewhere rounding may send a row
+    between two clusters to the other one.
 
     Args:
-        head: (vocabulary, dim), any floating dtype, any device. Rows that agree are allowed: they share a cluster.
-        k: Clusters.
-        spherical: Rows scaled to length 1; else as they are.
+        head: (vocabulary, dim), any floating dtype, any device. Equal rows are allowed: they share a cluster.
+        k: Number of clusters.
+        spherical: Whether to scale the rows to length 1.
         seed: Of the rows that the clusters start from.
-        iterations: At most so many; it ends earlier where no row changes its cluster.
+        iterations: Largest number of iterations; fewer if no row changes its cluster.
 
     Returns:
         The clusters, on the CPU.
 
     Raises:
-        InvalidValueError: A head that is no floating matrix, holds values that are no numbers, or, if spherical, rows
-            of 0, which point nowhere; k below 2, above the vocabulary or above the number of different rows (if
-            spherical, directions); another number that is not a whole number of at least 1 (seed: 0); or ``spherical``
-            that is no bool.
+        InvalidValueError: A head that is not a matrix of finite floating numbers, or, if spherical, has rows of 0; k
+            below 2, above the vocabulary or above the number of distinct rows (if spherical, directions); ``seed`` or
+            ``iterations`` that is not a whole number of at least 0 or 1; or ``spherical`` that is not a bool.
 
     Source: LENS, section 3.2.1; k of 4000 and 8000, section 4.1.
     """
@@ -236,7 +238,7 @@ def cluster_head(
         empty = np.flatnonzero(np.bincount(assignment, minlength=k) == 0)
         if not len(empty):
             break
-        # The last look at all rows may leave a center without any: it begins again at a row that is far from its own.
+        # The last assignment may leave a center without rows: it begins again at a row that is far from its own.
         centers[empty] = rows[distances.argsort()[::-1][: len(empty)]]
     owner = torch.from_numpy(assignment).long()
     sums = torch.zeros(k, head.shape[1], dtype=torch.float64).index_add_(0, owner, head.cpu().double())
@@ -249,13 +251,15 @@ def clusters_of(backbone: str, k: int, *, spherical: bool = True, seed: int = 0)
 
     Args:
         backbone: See :func:`~workbook.backbones.resolve`.
-        k: Clusters.
-        spherical: As for :func:`cluster_head`.
+        k: Number of clusters.
+        spherical: See :func:`cluster_head`.
         seed: Of the rows that the clusters start from.
 
     Raises:
+        UnknownNameError: No such backbone.
         ModelNotFoundError: No such backbone, or one without its language-model head.
-        DamagedFileError: What the cache holds is damaged.
+        DamagedFileError: The clusters in the cache are damaged.
+        OutputError: The cache can't be written.
         InvalidValueError: As :func:`cluster_head`.
     """
     head = load_head(backbone).weight.detach()
@@ -276,16 +280,16 @@ def head_sha256(head: torch.Tensor) -> str:
 
 
 def variants(tokenizer: PreTrainedTokenizerBase, vocabulary: int) -> pd.DataFrame:
-    """Pairs of tokens that are alike but for case, for a leading space, or for both.
+    """Pairs of tokens that differ only by case, by a leading space, or by both.
 
-    Tokens that are special, that are no whole characters (bytes of one), or that are one space alone are left out.
+    Special tokens, parts of characters (single bytes), and the single space are left out.
 
     Args:
-        tokenizer: Of the head.
-        vocabulary: Rows of the head, which may be more than the tokenizer has tokens.
+        tokenizer: The tokenizer of the head.
+        vocabulary: Number of rows of the head, which may be more than the tokenizer has tokens.
 
     Returns:
-        A row for each pair: ``first`` and ``second`` (ids, first < second), ``case`` and ``space`` (what differs).
+        One row per pair: ``first`` and ``second`` (ids, first < second); ``case`` and ``space``, True for what differs.
 
     Source: LENS, section 3.1: "What", "what" and " what".
     """
@@ -311,17 +315,25 @@ def variants(tokenizer: PreTrainedTokenizerBase, vocabulary: int) -> pd.DataFram
 
 
 def token_text(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
-    """A token as text with its leading space, which some tokenizers leave out at the start of a text."""
+    """A token as text with its leading space, which some tokenizers leave out at the start of a text.
+
+    Args:
+        tokenizer: Its tokenizer.
+        token: Its id.
+    """
     text = tokenizer.decode([token])
     piece = tokenizer.convert_ids_to_tokens(token) or ""
     return f" {text}" if piece.startswith("▁") and not text.startswith(" ") else text
 
 
 def check_flags(**flags: object) -> None:
-    """Refuse what is no bool: ``"no"`` would be taken for true.
+    """Refuse flags that are not bools: ``"no"`` would count as true.
+
+    Args:
+        **flags: Values by name.
 
     Raises:
-        InvalidValueError: Which, and what it is.
+        InvalidValueError: A flag is not a bool; the message names it.
     """
     for name, value in flags.items():
         if not isinstance(value, bool):
@@ -329,18 +341,18 @@ def check_flags(**flags: object) -> None:
 
 
 def _checked(head: torch.Tensor, k: Any, spherical: Any, seed: Any) -> tuple[int, int]:
-    """k and seed, once all three were looked at."""
+    """k and seed, after all three have been checked."""
     check_flags(spherical=spherical)
     k = whole("k", k, 2, len(head), of="clusters", hint=f"The vocabulary has {len(head)} tokens.")
     return k, whole("seed", seed, 0)
 
 
 def _start(rows: np.ndarray, k: int, generator: np.random.Generator) -> np.ndarray:
-    """Rows to begin from, float32 (k, dim): far from each other, with other rows near them.
+    """The starting centers, float32 (k, dim): rows far from each other, with other rows near them.
 
-    In rounds, rows are drawn with odds by their squared distances to the nearest center so far, more than needed; those
-    are kept that bring most of the other rows nearer, where a row counts for the nearest of the drawn alone. That is
-    greedy k-means++ with many centers a round.
+    Each round draws more rows than needed, with odds by their squared distance to the nearest center so far. It keeps
+    those that bring most of the other rows nearer, where a row counts only for the nearest of the drawn. That is greedy
+    k-means++ with many centers per round.
     """
     from sklearn.metrics import pairwise_distances_argmin_min as nearest
 
@@ -363,7 +375,7 @@ def _start(rows: np.ndarray, k: int, generator: np.random.Generator) -> np.ndarr
 
 
 def _rows(head: torch.Tensor, spherical: bool) -> np.ndarray:
-    """What is clustered, float32 (vocabulary, dim), once every row was seen to be a vector that points somewhere."""
+    """The rows to cluster, float32 (vocabulary, dim), checked to be finite and, if spherical, not 0."""
     rows = head.float().cpu()
     if len(bad := (~rows.isfinite().all(dim=1)).nonzero()):
         raise InvalidValueError("head", "finite numbers", f"others in row {int(bad[0])}")

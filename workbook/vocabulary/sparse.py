@@ -1,4 +1,4 @@
-"""Lexicon vectors as sparse ones: the largest weights of each, as words, and as a file for an inverted index."""
+"""Sparse lexicon vectors: the largest weights of each, as words, and as a file for an inverted index."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sparse(vectors: Any, top: int) -> list[dict[int, float]]:
 
     Args:
         vectors: (texts, clusters), an array or a tensor, finite numbers, none below 0.
-        top: How many at most; of equal weights, the one of the lower cluster comes first.
+        top: Largest number of weights per vector; of equal weights, that of the lower cluster comes first.
 
     Raises:
         InvalidValueError: ``vectors`` of another shape or with other numbers, or a ``top`` below 1.
@@ -40,7 +40,7 @@ def sparse(vectors: Any, top: int) -> list[dict[int, float]]:
     rows = np.asarray(vectors.detach().cpu().float() if hasattr(vectors, "detach") else vectors)
     if rows.ndim != 2 or rows.dtype.kind not in "fiu":
         raise InvalidValueError("vectors", "numbers (texts, clusters)", f"{rows.dtype} {rows.shape}")
-    if not ((rows >= 0) & (rows < np.inf)).all():  # false for what is no number, too
+    if not ((rows >= 0) & (rows < np.inf)).all():  # False for nan, too
         raise InvalidValueError("vectors", "weights of 0 or more, finite", "others", "Are they from a lexicon model?")
     found = []
     for row in rows:
@@ -51,12 +51,11 @@ def sparse(vectors: Any, top: int) -> list[dict[int, float]]:
 
 
 def decode(vectors: Any, words: Mapping[int, Sequence[str]] | Sequence[Sequence[str]], top: int) -> list[list[Entry]]:
-    """The largest weights of each vector with the words that their clusters hold, largest first.
+    """The largest weights of each vector with the words of their clusters, largest first.
 
     Args:
-        vectors: As of :func:`sparse`.
-        words: Of each cluster.
-        top: As of :func:`sparse`.
+        vectors, top: See :func:`sparse`.
+        words: The words of each cluster.
 
     Raises:
         InvalidValueError: As :func:`sparse`, or a cluster without words.
@@ -80,19 +79,18 @@ def decode(vectors: Any, words: Mapping[int, Sequence[str]] | Sequence[Sequence[
 
 
 def write_index(path: str | PathLike[str], ids: Iterable[str], vectors: Any, top: int, *, scale: int = 1000) -> None:
-    """Write one JSON object a line: ``{"id": .., "contents": "", "vector": {cluster: weight}}``.
+    """Write one JSON object per line: ``{"id": .., "contents": "", "vector": {cluster: weight}}``.
 
-    That is what Anserini and Pyserini index as a ``JsonVectorCollection``, with ``--impact --pretokenized``. They take
-    whole numbers, so that weights, which are below 1 in a vector of length 1, are multiplied and rounded; what becomes
-    0 is left out. A query's and a document's product is then their cosine times ``scale`` squared, but for the rounding
+    Anserini and Pyserini index this as a ``JsonVectorCollection``, with ``--impact --pretokenized``. They take whole
+    numbers, so that weights, which are below 1 in a vector of length 1, are multiplied and rounded; those that become 0
+    are left out. The product of a query and a document is then their cosine times ``scale`` squared, but for rounding
     and for what ``top`` cuts.
 
     Args:
-        path: Of the file; it appears whole or not at all.
-        ids: One a vector, all different.
-        vectors: As of :func:`sparse`.
-        top: As of :func:`sparse`.
-        scale: Whole numbers to the unit.
+        path: The file; it appears whole or not at all.
+        ids: One per vector, all different.
+        vectors, top: See :func:`sparse`.
+        scale: The whole number for a weight of 1.
 
     Raises:
         InvalidValueError: As :func:`sparse`; ids that repeat, or too few or too many; or a ``scale`` below 1.
