@@ -1,6 +1,5 @@
 """The loss while it falls, as a notebook and as a terminal show it."""
 
-import doctest
 from types import SimpleNamespace
 
 import pytest
@@ -32,11 +31,6 @@ def notebook(monkeypatch):
     monkeypatch.setattr(progress, "display", lambda html, display_id: shown.append(html.data) or handle)
     monkeypatch.setattr(progress, "get_ipython", lambda: SimpleNamespace(config={"IPKernelApp": {}}))
     return shown
-
-
-def test_examples():
-    tried = doctest.testmod(progress)
-    assert (tried.failed, tried.attempted) == (0, 1)
 
 
 def test_in_a_notebook(notebook, capsys):

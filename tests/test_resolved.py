@@ -180,3 +180,12 @@ def test_a_training_that_comes_to_give_other_weights_makes_records_and_kept_stag
     monkeypatch.setattr("workbook.training.recipe.TRAINING", 3)
     monkeypatch.setattr("workbook.training.stage.TRAINING", 3)
     assert all(one != other for one, other in zip(before, known_by(), strict=True))
+
+
+def test_what_is_equal_to_a_default_is_known_by_the_same(data):
+    assert digest(resolved(Adapter(alpha=32))) == digest(resolved(Adapter()))
+    for one in (Stage, Adapter):
+        defaults = {name: field.default for name, field in one.model_fields.items() if not field.is_required()}
+        needed = {} if one is Adapter else {name: getattr(short(data), name) for name in one.model_fields}
+        given = one.model_validate({**needed, **defaults})
+        assert all(type(getattr(given, name)) is type(value) for name, value in defaults.items())

@@ -46,7 +46,7 @@ class Adapter(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     rank: PositiveInt = 16
-    alpha: PositiveFloat = 32
+    alpha: PositiveFloat = 32.0
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     targets: Annotated[tuple[str, ...], Field(min_length=1)] = ("q_proj", "k_proj", "v_proj", "o_proj")
 
@@ -157,7 +157,7 @@ class Recipe(BaseModel):
 
     def fingerprint(self) -> str:
         """Hex sha256 of the resolved stages: equal for equal recipes, on every machine."""
-        return digest([stage.resolved() for stage in self.stages])
+        return digest([stage.resolved() | {"training": TRAINING} for stage in self.stages])
 
     def only(self, *names: str) -> Recipe:
         """The recipe of some of the stages, in the recipe's order.
