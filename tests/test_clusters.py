@@ -142,6 +142,18 @@ def test_rows_that_agree_share_a_cluster(spherical, k):
 
 
 @KINDS
+@pytest.mark.parametrize("apart", [3e-6, 1e-4])
+@pytest.mark.parametrize("k", [6, 8, 10])
+def test_rows_that_hardly_differ_fill_clusters_too(spherical, apart, k):
+    head = noise(5, seed=4).repeat(2, 1)
+    head[5:, 0] += apart
+    found = cluster_head(head, k, spherical=spherical)
+    assert found.sizes.min() >= 1
+    assert found.sizes.sum() == 10
+    assert found.centroids.isfinite().all()
+
+
+@KINDS
 def test_as_many_clusters_as_rows(spherical):
     head = noise(30)
     found = cluster_head(head, 30, spherical=spherical)

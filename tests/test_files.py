@@ -106,6 +106,30 @@ def test_a_folder_has_one_writer_by_whatever_path(tmp_path):
     assert [*(tmp_path / "folder").iterdir()] == []
 
 
+MANY = """
+import sys
+from workbook.files import atomic_file
+for number in range(600):
+    with atomic_file(Path(sys.argv[1], f"{sys.argv[2]}.txt")) as made:
+        made.write_text(str(number))
+"""
+
+
+def test_processes_that_write_into_one_folder_are_not_in_each_others_way(tmp_path):
+    """Each looks for leftovers while the others make their hidden folders."""
+    running = [python(MANY, tmp_path, name) for name in "abcd"]
+    assert [one.communicate()[1] for one in running] == [""] * 4
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {f"{name}.txt": "599" for name in "abcd"}
+
+
+def test_a_lock_of_others_is_left(tmp_path):
+    (tmp_path / ".lock").write_text("mine")
+    with alone(tmp_path):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+    assert not files.is_empty(tmp_path)
+
+
 def test_a_long_name_is_written(tmp_path):
     for write in (atomic_file, atomic_folder):
         long = tmp_path / write.__name__.ljust(250, "n")

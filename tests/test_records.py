@@ -472,6 +472,25 @@ def test_rows_that_were_not_written_so_are_refused_and_computed_again(record, co
     pd.testing.assert_frame_equal(made.load(), frame)
 
 
+def test_damaged_cells_that_nobody_asks_for_are_dropped(record):
+    made = record()
+    made.fill([0, 1])
+    lines = made.csv.read_text().splitlines()
+    made.csv.write_text("".join(f"{line}\n" for line in lines[:-1]))
+    with pytest.warns(UserWarning, match="dropped where not"):
+        made.fill([0])
+    assert cells(made.load()) == CELLS[:2]
+
+
+def test_a_table_of_others_is_never_replaced(record):
+    made = record()
+    made.csv.parent.mkdir()
+    made.csv.write_text("name,age\nme,7\n")
+    with pytest.raises(DamagedFileError, match=r"got something else\. Move it away"):
+        made.fill([0])
+    assert made.csv.read_text() == "name,age\nme,7\n"
+
+
 def test_rows_without_their_manifest_do_not_count(record, computed):
     """A recording that was killed between its two files goes on; the rows that it left are not there twice."""
     made = record()
@@ -638,4 +657,4 @@ def test_help(workbook):
     code, out, _ = workbook("record", "--help")
     assert code == 0
     assert "NN..." in out
-    assert "Record experiments, cell by cell" in out
+    assert "Record experiments" in out

@@ -307,9 +307,9 @@ def test_files_that_no_run_left_are_kept(tmp_path):
         with runner.Session(output, {}) as session:
             assert session.execute(sources / "05_judges.ipynb").status in ("passed", "unchanged")
         assert beach.read_bytes() == b"sand"
-    for name in ("05_judges.ipynb", "index.html"):
-        other = tmp_path / f"other-{name}"
-        other.mkdir()
+    for name in ("05_judges.ipynb", "index.html", "figures/claims.png", "figures/claims.csv"):
+        other = tmp_path / f"other-{name.replace('/', '-')}"
+        (other / name).parent.mkdir(parents=True)
         (other / name).write_text("mine")
         with pytest.raises(OutputError, match="not of an earlier run"), runner.Session(other, {}) as session:
             session.execute(sources / "05_judges.ipynb")
@@ -343,7 +343,7 @@ def test_find(run):
 
 
 def test_a_run_folder_is_held_alone(tmp_path):
-    with filelock.FileLock(tmp_path / ".lock"), pytest.raises(OutputError, match="Another run"):
+    with filelock.FileLock(tmp_path / ".workbook.lock"), pytest.raises(OutputError, match="Another run"):
         runner.Session(tmp_path, {}).__enter__()
     with runner.Session(tmp_path, {}):
         pass  # the lock was given back

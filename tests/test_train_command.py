@@ -92,7 +92,7 @@ def test_killed_and_resumed(command, data, tmp_path, monkeypatch):
         killed.send_signal(signal.SIGKILL)
         killed.communicate()
     assert killed.returncode == -signal.SIGKILL
-    assert {file.name for file in folder.iterdir()} == {".lock", "training.json"}
+    assert {file.name for file in folder.iterdir()} == {".workbook.lock", "training.json"}
     assert [*cache_path("stages").glob("*")] == []
     newest = max(cache_path().glob("*/*/checkpoint-*/checksums.json"), key=lambda p: int(p.parent.name.split("-")[1]))
     before = json.loads((newest.parent / "trainer_state.json").read_text())["log_history"]
@@ -103,7 +103,7 @@ def test_killed_and_resumed(command, data, tmp_path, monkeypatch):
     with process(*arguments, "-o", folder, "--resume") as resumed:
         out, err = resumed.communicate()
     assert (resumed.returncode, err) == (0, "")
-    assert not (folder / ".lock").exists()
+    assert not (folder / ".workbook.lock").exists()
     history = pd.read_csv(folder / "history.csv")
     assert list(history["seconds"][: len(before)]) == [entry["seconds"] for entry in before]  # those steps ran once
     monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path / "another"))

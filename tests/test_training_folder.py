@@ -197,7 +197,7 @@ def test_a_folder_has_one_training_at_a_time(own, tmp_path, monkeypatch):
     monkeypatch.setattr(stage_module, "save_weights", kept)
     into(tmp_path / "link", one)
     assert held == [True]
-    assert not (folder / ".lock").exists()
+    assert not (folder / ".workbook.lock").exists()
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, 3, 9])
@@ -250,7 +250,7 @@ def test_what_a_killed_training_left_in_the_folder_is_in_nobodys_way(own, tmp_pa
     with scratch_folder(folder) as scratch:
         (scratch / "model.safetensors").write_text("half")
         shutil.copytree(scratch.parent, folder / ".workbook-_killed1")
-    (folder / ".lock").touch()
+    (folder / ".workbook.lock").touch()
     into(folder, stage(own, steps=1))
     assert not [path for path in folder.rglob(".*")]
 

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 
 from .errors import DamagedFileError, MissingDataError, OutputError
 
-LOCK = ".lock"
+LOCK = ".workbook.lock"
 """Name of the file that is locked while one process has a folder to itself."""
 
 _SCRATCH = ".workbook-"
@@ -252,8 +252,8 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
             while scratch is None:
                 made = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=parent))
                 held.callback(_remove, made)
-                # Another process takes it for a leftover if it comes before it is locked.
-                with contextlib.suppress(FileNotFoundError):
+                # Another process takes it for a leftover if it comes before it is locked: then one more is made.
+                with contextlib.suppress(FileNotFoundError, FileExistsError):
                     held.enter_context(filelock.FileLock(made / LOCK))
                     (made / _INSIDE).mkdir()
                     scratch = made

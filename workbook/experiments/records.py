@@ -87,6 +87,11 @@ class Record:
             DamagedFileError: One of the two files is missing or can't be read.
         """
         if not self.exists():
+            if self.csv.is_file() and not self.csv.read_bytes().startswith(b"variant,seed,"):
+                raise DamagedFileError(
+                    f"Expected no file or the rows of a record in {self.csv}, got something else. Move it away, or "
+                    "choose another folder with --output."
+                )
             return pd.DataFrame(columns=["variant", "seed"]), [], []
         try:
             cells = json.loads(self.json.read_text(encoding="utf-8"))["cells"]
@@ -171,9 +176,9 @@ class Record:
                 if waiting:
                     time.sleep(2)  # another process is computing what is left
         with self._lock():
-            frame, cells, _ = self._read()
+            frame, cells, changed = self._read()
             current = [cell for cell in cells if self._is_current(cell)]
-            if len(current) < len(cells):
+            if changed or len(current) < len(cells):
                 self._write(frame, current)
         names = {(variant.name, seed) for variant, seed in asked}
         return frame.loc[[cell in names for cell in _cells(frame)]].reset_index(drop=True)

@@ -34,8 +34,9 @@ from papermill.exceptions import PapermillExecutionError
 
 from .. import __version__
 from ..errors import DamagedFileError, InvalidValueError, MissingDataError, OutputError, UnknownNameError
+from ..figures import ENDINGS
 from ..files import ROOT, alone, atomic_file, folder_sha256, remove_scratch, sha256, writing
-from ..papers import claims
+from ..papers import claims, ledger
 from . import results
 
 PASSED = "passed"
@@ -135,7 +136,9 @@ class Session:
                 remove_scratch(self.folder / place)
             manifest = read_manifest(self.folder)
             if not manifest:
-                results.refuse_foreign(self.folder / name for name in ("index.html", "ledger.json", "ledger.csv"))
+                made = ["index.html", "ledger.json", "ledger.csv"]
+                made += [f"figures/{ledger.FIGURE}.{ending}" for ending in ENDINGS]
+                results.refuse_foreign(self.folder / name for name in made)
             self._entries = manifest.get("notebooks", {})
             self._held = held.pop_all()
         return self

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -218,6 +219,7 @@ def cluster_head(
     Source: LENS, section 3.2.1; k of 4000 and 8000, section 4.1.
     """
     from sklearn.cluster import KMeans  # takes a second to import
+    from sklearn.exceptions import ConvergenceWarning
 
     if not isinstance(head, torch.Tensor) or head.ndim != 2 or not head.is_floating_point():
         got = f"{head.dtype} {tuple(head.shape)}" if isinstance(head, torch.Tensor) else type(head).__name__
@@ -231,15 +233,12 @@ def cluster_head(
         what = "directions of the head's rows" if spherical else "rows of the head"
         raise InvalidValueError("k", f"at most {len(different)}, the different {what}", k)
     centers = _start(different, k, np.random.default_rng(seed))
-    while True:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # of clusters without rows, which get some below
         fitted = KMeans(k, init=centers, n_init=1, max_iter=iterations, tol=0).fit(rows)
-        centers, assignment = fitted.cluster_centers_, fitted.labels_
-        distances = np.linalg.norm(rows - centers[assignment], axis=1)
-        empty = np.flatnonzero(np.bincount(assignment, minlength=k) == 0)
-        if not len(empty):
-            break
-        # The last assignment may leave a center without rows: it begins again at a row that is far from its own.
-        centers[empty] = rows[distances.argsort()[::-1][: len(empty)]]
+    centers, assignment = fitted.cluster_centers_, fitted.labels_
+    distances = np.linalg.norm(rows - centers[assignment], axis=1)
+    _fill_empty(assignment, distances, k)
     owner = torch.from_numpy(assignment).long()
     sums = torch.zeros(k, head.shape[1], dtype=torch.float64).index_add_(0, owner, head.cpu().double())
     centroids = (sums / owner.bincount(minlength=k)[:, None]).float()
@@ -372,6 +371,19 @@ def _start(rows: np.ndarray, k: int, generator: np.random.Generator) -> np.ndarr
         gaps = np.minimum(gaps, near) if len(chosen) else near
         chosen = np.concatenate([chosen, picked])
     return rows[chosen]
+
+
+def _fill_empty(assignment: np.ndarray, distances: np.ndarray, k: int) -> None:
+    """Give each empty cluster the row that is farthest from its center, of those that are not alone; in place.
+
+    The last assignment may leave a center without rows, and rows that hardly differ are one to scikit-learn.
+    """
+    sizes = np.bincount(assignment, minlength=k)
+    farthest = iter(np.argsort(-distances, kind="stable"))
+    for cluster in np.flatnonzero(sizes == 0):
+        row = next(row for row in farthest if sizes[assignment[row]] > 1)
+        sizes[assignment[row]] -= 1
+        assignment[row], distances[row] = cluster, 0.0
 
 
 def _rows(head: torch.Tensor, spherical: bool) -> np.ndarray:
