@@ -97,9 +97,9 @@ def test_no_near_duplicates_within_or_across_files():
 # Future tokens
 
 
-def test_future_tokens_are_35_prefixes_with_three_continuations():
+def test_future_tokens_are_200_prefixes_with_three_continuations():
     frame = authored.future_tokens()
-    assert len(frame) == 35
+    assert len(frame) == 200
     assert frame["prefix"].is_unique
     assert frame["prefix"].str.split().str.len().between(3, 10).all()
     assert frame[["query", "positive", "negative"]].nunique(axis=1).eq(3).all()
@@ -109,7 +109,7 @@ def test_word_overlap_solves_the_triples_no_better_than_chance():
     frame = authored.future_tokens()
     gain = pd.Series([overlap(r.query, r.positive) - overlap(r.query, r.negative) for r in frame.itertuples()])
     solved = ((gain > 0) + 0.5 * (gain == 0)).mean()
-    assert 0.4 <= solved <= 0.65
+    assert 0.43 <= solved <= 0.57
     longer = frame["positive"].str.len() - frame["negative"].str.len()
     assert abs(longer.mean()) < 5, "length must not give the answer away"
 

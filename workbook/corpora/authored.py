@@ -29,7 +29,7 @@ def future_tokens() -> pd.DataFrame:
     prefix's states have seen the later tokens.
 
     Returns:
-        35 rows, strings: ``id``, ``prefix``, ``query``, ``positive``, ``negative``.
+        200 rows, strings: ``id``, ``prefix``, ``query``, ``positive``, ``negative``.
 
     Raises:
         MissingDataError: The file is absent; the message names its path.
