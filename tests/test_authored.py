@@ -120,9 +120,9 @@ def test_word_overlap_solves_the_triples_no_better_than_chance():
 def test_reviews_are_balanced():
     frame = authored.reviews()
     cells = frame.groupby(["domain", "label", "split"]).size()
-    assert len(frame) == 256
-    assert frame["domain"].nunique() == 16
-    assert len(cells) == 64
+    assert len(frame) == 512
+    assert frame["domain"].nunique() == 32
+    assert len(cells) == 128
     assert set(cells) == {4}
     assert frame["text"].str.split().str.len().between(8, 30).all()
     assert len(set(frame["text"].str.split().str[:3].str.join(" "))) > 0.9 * len(frame), "no templates"
@@ -132,7 +132,7 @@ def test_bags_of_words_learn_some_polarity_but_far_from_all():
     frame = authored.reviews()
     train, test = frame[frame["split"] == "train"], frame[frame["split"] == "test"]
     model = make_pipeline(CountVectorizer(), LogisticRegression(max_iter=1000)).fit(train["text"], train["label"])
-    assert 0.55 <= model.score(test["text"], test["label"]) <= 0.8
+    assert 0.55 <= model.score(test["text"], test["label"]) <= 0.75
 
 
 # Paraphrase ladder

@@ -45,7 +45,7 @@ def reviews() -> pd.DataFrame:
     """Short reviews with a polarity, balanced by label, domain and split.
 
     Returns:
-        256 rows, strings: ``id``, ``text``, ``label`` (positive or negative), ``domain`` (16 of them) and ``split``
+        512 rows, strings: ``id``, ``text``, ``label`` (positive or negative), ``domain`` (32 of them) and ``split``
         (train or test).
 
     Raises:
