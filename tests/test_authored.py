@@ -97,9 +97,9 @@ def test_no_near_duplicates_within_or_across_files():
 # Future tokens
 
 
-def test_future_tokens_are_35_prefixes_with_three_continuations():
+def test_future_tokens_are_200_prefixes_with_three_continuations():
     frame = authored.future_tokens()
-    assert len(frame) == 35
+    assert len(frame) == 200
     assert frame["prefix"].is_unique
     assert frame["prefix"].str.split().str.len().between(3, 10).all()
     assert frame[["query", "positive", "negative"]].nunique(axis=1).eq(3).all()
@@ -109,7 +109,7 @@ def test_word_overlap_solves_the_triples_no_better_than_chance():
     frame = authored.future_tokens()
     gain = pd.Series([overlap(r.query, r.positive) - overlap(r.query, r.negative) for r in frame.itertuples()])
     solved = ((gain > 0) + 0.5 * (gain == 0)).mean()
-    assert 0.4 <= solved <= 0.65
+    assert 0.43 <= solved <= 0.57
     longer = frame["positive"].str.len() - frame["negative"].str.len()
     assert abs(longer.mean()) < 5, "length must not give the answer away"
 
@@ -120,9 +120,9 @@ def test_word_overlap_solves_the_triples_no_better_than_chance():
 def test_reviews_are_balanced():
     frame = authored.reviews()
     cells = frame.groupby(["domain", "label", "split"]).size()
-    assert len(frame) == 256
-    assert frame["domain"].nunique() == 16
-    assert len(cells) == 64
+    assert len(frame) == 512
+    assert frame["domain"].nunique() == 32
+    assert len(cells) == 128
     assert set(cells) == {4}
     assert frame["text"].str.split().str.len().between(8, 30).all()
     assert len(set(frame["text"].str.split().str[:3].str.join(" "))) > 0.9 * len(frame), "no templates"
@@ -132,7 +132,7 @@ def test_bags_of_words_learn_some_polarity_but_far_from_all():
     frame = authored.reviews()
     train, test = frame[frame["split"] == "train"], frame[frame["split"] == "test"]
     model = make_pipeline(CountVectorizer(), LogisticRegression(max_iter=1000)).fit(train["text"], train["label"])
-    assert 0.55 <= model.score(test["text"], test["label"]) <= 0.8
+    assert 0.55 <= model.score(test["text"], test["label"]) <= 0.75
 
 
 # Paraphrase ladder

@@ -89,7 +89,7 @@ def test_a_corpus_without_the_mined_pairs(monkeypatch):
 
 def test_the_blend_holds_three_tasks():
     parts = {name: dataset.to_pandas() for name, dataset in blend.docs_blend().items()}
-    assert {name: len(rows) for name, rows in parts.items()} == {"retrieval": 256, "packages": 272, "reviews": 128}
+    assert {name: len(rows) for name, rows in parts.items()} == {"retrieval": 256, "packages": 272, "reviews": 256}
     package = dict(zip(load_docs().pairs["query"], load_docs().pairs["package"], strict=True))
     rows = parts["packages"]
     assert (rows["query"].map(package) == rows["positive"].map(package)).all()

@@ -86,13 +86,17 @@ def test_prefix_test_against_a_naive_loop(tiny):
         )
         assert row.id == triple.id
         assert (row.positive, row.negative) == (pytest.approx(positive, abs=1e-5), pytest.approx(negative, abs=1e-5))
+        assert row.margin == pytest.approx(positive - negative, abs=2e-5)
         assert row.correct == (0.5 if abs(positive - negative) < probes.TIE else float(positive > negative))
     assert not (frame.correct == 0.5).all()
+    assert frame.margin.dtype == float
 
 
 @pytest.mark.parametrize("method", ["mean", "weighted-mean", "last-token"])
 def test_causal_prefixes_are_all_ties(tiny, method):
-    assert (probes.prefix_test(tiny(method), TRIPLES).correct == 0.5).all()
+    frame = probes.prefix_test(tiny(method), TRIPLES)
+    assert (frame.correct == 0.5).all()
+    np.testing.assert_allclose(frame.margin, 0, atol=1e-5)
 
 
 def test_echo_sees_what_follows(tiny):

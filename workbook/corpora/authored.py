@@ -29,7 +29,7 @@ def future_tokens() -> pd.DataFrame:
     prefix's states have seen the later tokens.
 
     Returns:
-        35 rows, strings: ``id``, ``prefix``, ``query``, ``positive``, ``negative``.
+        200 rows, strings: ``id``, ``prefix``, ``query``, ``positive``, ``negative``.
 
     Raises:
         MissingDataError: The file is absent; the message names its path.
@@ -45,7 +45,7 @@ def reviews() -> pd.DataFrame:
     """Short reviews with a polarity, balanced by label, domain and split.
 
     Returns:
-        256 rows, strings: ``id``, ``text``, ``label`` (positive or negative), ``domain`` (16 of them) and ``split``
+        512 rows, strings: ``id``, ``text``, ``label`` (positive or negative), ``domain`` (32 of them) and ``split``
         (train or test).
 
     Raises:

@@ -116,7 +116,7 @@ class ReviewClassification(OfflineTask, AbsTaskClassification):
     """Polarity of short reviews, so few that one classifier is trained on the whole training split."""
 
     metadata = metadata("ReviewClassification", "Classification", "accuracy", "Tell praise from complaint.")
-    samples_per_label = 64
+    samples_per_label = 128
     n_experiments = 1
 
 

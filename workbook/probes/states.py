@@ -89,9 +89,10 @@ def prefix_test(model: SentenceTransformer, triples: pd.DataFrame) -> pd.DataFra
             `workbook.corpora.authored.future_tokens` reads them; the last three are continuations.
 
     Returns:
-        One row per triple: ``id``, ``positive`` and ``negative`` (cosine to the query), and ``correct``: 1.0 if the
-        positive is more similar, 0.0 if the negative is, 0.5 if they differ by less than :data:`TIE`. The mean of
-        ``correct`` is the accuracy.
+        One row per triple: ``id``, ``positive`` and ``negative`` (cosine to the query), ``margin`` (the first cosine
+        minus the second, -2 to 2; a paired difference, which shows effects that an accuracy of few triples hides), and
+        ``correct``: 1.0 if the positive is more similar, 0.0 if the negative is, 0.5 if they differ by less than
+        :data:`TIE`. The mean of ``correct`` is the accuracy.
 
     Raises:
         InvalidValueError: No triples, a missing column, or a model that does not begin with a Decoder.
@@ -113,8 +114,8 @@ def prefix_test(model: SentenceTransformer, triples: pd.DataFrame) -> pd.DataFra
     frame = pd.DataFrame({"id": triples["id"].to_numpy()})
     for kind in ("positive", "negative"):
         frame[kind] = F.cosine_similarity(vectors["query"], vectors[kind], dim=-1).cpu().numpy().astype(float)
-    gap = frame["positive"] - frame["negative"]
-    frame["correct"] = np.where(gap.abs() < TIE, 0.5, (gap > 0).astype(float))
+    frame["margin"] = frame["positive"] - frame["negative"]
+    frame["correct"] = np.where(frame["margin"].abs() < TIE, 0.5, (frame["margin"] > 0).astype(float))
     return frame
 
 
