@@ -1,14 +1,19 @@
 """Any change of a chain or a recipe changes what records and kept stages are known by."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
+from tokenizers import normalizers
 from training_tools import stage, tiny
 
-from workbook import methods, objectives
+from workbook import backbones, methods, objectives
 from workbook.experiments import Experiment, Variant
 from workbook.methods import Method
 from workbook.methods.chain import Chain
 from workbook.modules import POOLINGS, pooling_options
-from workbook.resolved import ADDED_LATER, digest, resolved
+from workbook.resolved import ADDED_LATER, digest, resolved, resolved_options
+from workbook.scale import get_scale
 from workbook.templates import Piece, Template, get_template
 from workbook.training import Adapter, Recipe, Stage
 from workbook.training.run import Training
@@ -145,7 +150,7 @@ def test_what_is_kept_of_a_stage_hangs_on_the_template(data):
 def test_defaults_are_written_like_everything_else(name, data):
     kind = objectives.get(name)
     described = Stage(name="a", objective=name, steps=1, batch_size=1, max_length=1, learning_rate=1).resolved()
-    assert described.keys() == Stage.model_fields.keys()
+    assert described.keys() == Stage.model_fields.keys() - {"data"}, "data are known by their content"
     assert described["adapter"].keys() == Adapter.model_fields.keys()
     assert described["options"] == {key: field.default for key, field in kind.Options.model_fields.items()}
 
@@ -153,18 +158,69 @@ def test_defaults_are_written_like_everything_else(name, data):
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_the_defaults_of_poolings_are_written(pooling):
     described = Chain(pooling).resolved()
-    assert described["pooling_options"] == pooling_options(pooling, {})
+    assert described["pooling_options"].keys() == pooling_options(pooling, {}).keys()
     assert described["template"].keys() == Template.model_fields.keys()
     if pooling == "latent_attention":
         assert described["pooling_options"] == {"latents": 512, "heads": 8, "head_dimension": None, "mlp": "geglu"}
 
 
-def test_an_option_that_is_added_later_makes_nothing_stale(monkeypatch):
-    before = resolved(Adapter())
-    del before["dropout"]
-    monkeypatch.setitem(ADDED_LATER, "Adapter", {"dropout": 0.0})
-    assert resolved(Adapter()) == before
-    assert resolved(Adapter(dropout=0.1))["dropout"] == 0.1
+LATER = {
+    "Adapter": {"dropout": 0.0},
+    "Stage": {"weight_decay": 0.0},
+    "Template": {"words_only": False},
+    "Chain": {"max_length": 512},
+    "Scale": {"probe_texts": 8},
+    "ContrastiveOptions": {"in_batch": True},
+    "latent_attention pooling": {"mlp": "geglu"},
+    "encoder": {"prefix": ""},
+}
+"""A field of each kind, and the value at which it stands in what follows."""
+
+
+@pytest.mark.parametrize(("name", "neutral"), LATER.items(), ids=LATER)
+def test_an_option_that_is_added_later_makes_nothing_stale(name, neutral, monkeypatch, of, data):
+    """Records and kept stages of before are those that do not have the field: as if it were not there."""
+    (field,) = neutral
+
+    def described(**changes):
+        chain = Chain("latent_attention", template="icl", encoder="minilm").with_options(**changes)
+        sizes = resolved(get_scale("quick"))
+        return chain.resolved(), short(data).resolved(), sizes, resolved(get_template("icl"))
+
+    assert f"'{field}'" in str(described())
+    before = of()
+    monkeypatch.setitem(ADDED_LATER, name, neutral)
+    if name not in ("Chain", "Stage"):  # which have a field of that name elsewhere
+        assert f"'{field}'" not in str(described())
+    assert of() != before, "what is left out is left out everywhere"
+    for value in (1, True, "other") if neutral[field] is not True else (1, False):
+        assert resolved_options(name, {field: value}) == {field: value}
+
+
+def test_an_option_that_is_added_later_leaves_kept_stages_what_they_are(monkeypatch, data):
+    """A template without the field, as it was when the stage was kept, has the key of one with its neutral value."""
+
+    def key():
+        return Training(tiny("mean"), Recipe(stages=(short(data),))).stages[0].key
+
+    with_field = key()
+    monkeypatch.setitem(ADDED_LATER, "Template", {"words_only": False})
+    without = key()
+    assert without != with_field
+    real = resolved
+    monkeypatch.setattr(
+        "workbook.modules.decoder.resolved",
+        lambda thing: {n: v for n, v in real(thing).items() if n != "words_only"},
+    )
+    assert key() == without
+
+
+def test_subclasses_have_the_later_fields_of_their_bases(monkeypatch):
+    monkeypatch.setitem(ADDED_LATER, "ContrastiveOptions", {"in_batch": True})
+    for name in ("contrastive", "gritlm"):
+        kind = objectives.get(name)
+        assert "in_batch" not in resolved(kind.validated({}))
+        assert resolved(kind.validated({"in_batch": False}))["in_batch"] is False
 
 
 def test_what_json_does_not_know_has_no_digest():
@@ -189,3 +245,63 @@ def test_what_is_equal_to_a_default_is_known_by_the_same(data):
         needed = {} if one is Adapter else {name: getattr(short(data), name) for name in one.model_fields}
         given = one.model_validate({**needed, **defaults})
         assert all(type(getattr(given, name)) is type(value) for name, value in defaults.items())
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("workbook.vocabulary.clusters._VERSION", 9),
+        ("workbook.vocabulary.clusters.ITERATIONS", 9),
+        ("workbook.vocabulary.clusters.CLUSTERS", 9),
+    ],
+)
+def test_how_a_head_is_clustered_makes_records_stale(place, value, monkeypatch, of):
+    def known_by():
+        return of(chain={"pooling": "lexicon", "encoder": None})
+
+    before = known_by()
+    monkeypatch.setattr(place, value)
+    assert known_by() != before
+
+
+def test_models_count_by_their_content(monkeypatch, of, data, tmp_path):
+    """Encoders and backbones in folders; notes beside them do not count, nor where a file of data lies."""
+    folder = tmp_path / "backbone"
+    backbones.load_decoder("tiny-llama", lm_head=True).save_pretrained(folder)
+    backbones.load_tokenizer("tiny-llama").save_pretrained(folder)
+    before = backbones.content_sha256(str(folder))
+    (folder / "note.json").write_text("{}")
+    assert backbones.content_sha256(str(folder)) == before
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    assert backbones.content_sha256(str(folder)) != before
+    moved = tmp_path / "elsewhere" / Path(data["contrastive"]).name
+    moved.parent.mkdir()
+    moved.write_text(Path(data["contrastive"]).read_text())
+    before = of()
+    assert of(stage={"data": str(moved)}) == before
+    changed = replace(backbones.CARRIED["minilm"], sha256="0" * 64)
+    monkeypatch.setitem(backbones.CARRIED, "minilm", changed)
+    assert of() != before
+
+
+def test_what_a_model_is_beside_its_weights_is_part_of_a_kept_stage(data):
+    def key(change=lambda model: None):
+        model = tiny("mean")
+        change(model)
+        return Training(model, Recipe(stages=(short(data),))).stages[0].key
+
+    def base(model):
+        model[0].decoder.config.rope_parameters["rope_theta"] = 77.0
+
+    def lower(model):
+        model.tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
+
+    def freeze(model):
+        next(model[0].decoder.parameters()).requires_grad_(False)
+
+    def kernel(model):
+        model[0].decoder.config.name_or_path = "elsewhere"
+        model.encode(["a text", "another one"])
+
+    assert key(kernel) == key()
+    assert len({key(), key(base), key(lower), key(freeze)}) == 4

@@ -159,6 +159,17 @@ def resolve(name: str) -> Path:
     )
 
 
+_CONTENT = [
+    f"**/{pattern}"
+    for pattern in (
+        *("*.safetensors", "*.bin", "config*.json", "*config.json", "modules.json"),
+        *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt"),
+        *("*.model", "*.jinja"),
+    )
+]
+"""Files that decide what a model computes of a text, and no others: a note beside them changes nothing."""
+
+
 def content_sha256(name: str) -> str:
     """Hex sha256 of a model's content: of the carried file, or of its folder's weights and configuration.
 
@@ -172,7 +183,7 @@ def content_sha256(name: str) -> str:
     """
     if name in CARRIED and not os.path.isdir(name):
         return CARRIED[name].sha256
-    return name if name in TINY else folder_sha256(resolve(name), "**/*.safetensors", "**/*.bin", "**/*.json")
+    return name if name in TINY else folder_sha256(resolve(name), *_CONTENT)
 
 
 def load_decoder(

@@ -7,22 +7,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections import ChainMap
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 from pydantic import BaseModel
 
 ADDED_LATER: dict[str, dict[str, Any]] = {}
-"""Fields that were added when records already existed, by class, each with the value that changes nothing.
+"""By name, fields that were added when records already existed, each with the value that changes nothing.
 
-A description leaves that value out, so that records made before the field existed keep their fingerprints; any other
-value shows. It is the value that means "as before", whatever the default is now.
+The name is that of the class that has the field, which holds for its subclasses too, or that of options without a
+class: ``encoder``, or a pooling's such as ``lexicon pooling``. A field with that value is left out of a description, so
+that records, kept stages and trained folders made before it existed remain valid; any other value shows. The value is
+the one that means "as before", whatever the current default.
 """
 
 
 def resolved(thing: Any) -> Any:
-    """Plain data for JSON, with every field of every model, dataclass and mapping inside it, defaults included.
+    """Plain data for JSON, with every field of all nested models, dataclasses and mappings, defaults included.
+
+    Args:
+        thing: A pydantic model, a dataclass, a mapping, a sequence or a plain value.
 
     Example:
         >>> from workbook.training.recipe import Adapter
@@ -30,9 +36,9 @@ def resolved(thing: Any) -> Any:
         32.0
     """
     if isinstance(thing, BaseModel):
-        return _without_neutral(thing, {name: getattr(thing, name) for name in type(thing).model_fields})
+        return _without_neutral(_names(thing), {name: getattr(thing, name) for name in type(thing).model_fields})
     if is_dataclass(thing):
-        return _without_neutral(thing, {one.name: getattr(thing, one.name) for one in fields(thing)})
+        return _without_neutral(_names(thing), {one.name: getattr(thing, one.name) for one in fields(thing)})
     if isinstance(thing, Mapping):
         return {str(key): resolved(value) for key, value in thing.items()}
     if isinstance(thing, list | tuple):
@@ -40,9 +46,28 @@ def resolved(thing: Any) -> Any:
     return thing
 
 
-def _without_neutral(thing: object, values: Mapping[str, Any]) -> dict[str, Any]:
-    neutral = ADDED_LATER.get(type(thing).__name__, {})
-    return {name: resolved(value) for name, value in values.items() if name not in neutral or value != neutral[name]}
+def resolved_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """:func:`resolved` of options that have no class.
+
+    Args:
+        name: Their name in :data:`ADDED_LATER`.
+        options: Values by name, defaults included.
+    """
+    return _without_neutral([name], options)
+
+
+def _names(thing: object) -> list[str]:
+    return [kind.__name__ for kind in type(thing).__mro__]
+
+
+def _without_neutral(names: Iterable[str], values: Mapping[str, Any]) -> dict[str, Any]:
+    neutral = ChainMap(*(ADDED_LATER.get(name, {}) for name in names))
+    return {
+        name: resolved(value)
+        for name, value in values.items()
+        # 0 is not False
+        if not (name in neutral and value == neutral[name] and type(value) is type(neutral[name]))
+    }
 
 
 def digest(content: object) -> str:

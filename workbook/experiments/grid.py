@@ -18,7 +18,7 @@ from ..data import rows as training_data
 from ..errors import UnknownNameError
 from ..evaluation.offline import CANDIDATES
 from ..files import data_path, sha256
-from ..resolved import digest
+from ..resolved import digest, resolved
 from ..scale import Scale, get_scale
 from ..training.recipe import Recipe
 from ..training.teacher import teachers_sha256
@@ -50,6 +50,7 @@ class Variant:
         options: Options of ``workbook.build``, such as another attention.
         recipe: Function of the names of a scale and a backbone, which returns a recipe in place of the method's own.
         hybrid_with: Another variant, trained with the same seed; the hybrid of both is measured.
+        hybrid_weight: Weight of the other variant's cosine in that hybrid.
         start_from: Another variant, trained with the same seed before this one, which starts from its decoder.
     """
 
@@ -59,6 +60,7 @@ class Variant:
     options: Mapping[str, Any] = field(default_factory=dict)
     recipe: Callable[[str, str], Recipe] | None = None
     hybrid_with: Variant | None = None
+    hybrid_weight: float = 1.0
     start_from: Variant | None = None
 
     def trained_by(self, scale: str, backbone: str) -> Recipe:
@@ -184,7 +186,9 @@ class Experiment:
         evaluator = self.evaluator(sizes) if self.evaluator else None
         both = [one for one in (variant, variant.hybrid_with) if one]
         trained = [one.train(seed, scale, backbone, evaluator, progress) for one in both]
-        model = methods.hybrid(*(one.model for one in trained)) if variant.hybrid_with else trained[0].model
+        model = trained[0].model
+        if variant.hybrid_with:
+            model = methods.hybrid(model, trained[1].model, variant.hybrid_weight)
         parts = [self.measure(model, sizes)] if self.measure else []
         if self.losses:
             history = trained[0].history.rename(columns={"stage": "task", "loss": "score"})
@@ -215,8 +219,9 @@ class Experiment:
     def fingerprint(self, variant: Variant, seed: int, scale: str, backbone: str) -> str:
         """Hex sha256 of everything that a cell's numbers depend on, versions and machine aside.
 
-        That is the chain with its template, the stages with the options of their objectives, the data of training and
-        of measurement, backbone and teachers, the sizes of evaluation, the seed, and ``version``, with all defaults.
+        That is the chain with its template, the stages with the options of their objectives, and with all defaults; by
+        their content the data of training and of measurement, backbone, encoder and teachers; the sizes of evaluation,
+        the seed, and ``version``.
         See :data:`workbook.resolved.ADDED_LATER` for options that came later.
 
         Args:
@@ -229,21 +234,24 @@ class Experiment:
             MissingDataError: As :meth:`data`.
         """
         recipe, sizes = variant.trained_by(scale, backbone), self.sizes(scale)
-        evaluator = self.evaluator(sizes) if self.evaluator else None
+        evaluator, chain = self.evaluator(sizes) if self.evaluator else None, variant.chain(scale, backbone)
         content = {
             "version": self.version,
-            "chain": variant.chain(scale, backbone).resolved(),
+            "chain": chain.resolved(),
+            "encoder": backbones.content_sha256(chain.encoder) if chain.encoder else None,
             "recipe": recipe.fingerprint(),
             "data": self.data(variant, scale, backbone),
             "backbone": backbones.content_sha256(backbone),
-            "sizes": sizes.model_dump(mode="json", exclude={"name"}) | {"candidates": CANDIDATES},
+            "sizes": resolved(sizes) | {"name": None, "candidates": CANDIDATES},
             "evaluator": [evaluator.name, evaluator.every] if evaluator else None,
+            "losses": self.losses,
             "seed": seed if variant.stages else None,
         }
         if teachers := teachers_sha256(recipe.stages):
             content["teachers"] = teachers
         if variant.hybrid_with:
-            content["hybrid_with"] = self.fingerprint(variant.hybrid_with, seed, scale, backbone)
+            other = self.fingerprint(variant.hybrid_with, seed, scale, backbone)
+            content["hybrid_with"] = [other, variant.hybrid_weight]
         if variant.start_from:
             content["start_from"] = self.fingerprint(variant.start_from, seed, scale, backbone)
         return digest(content)

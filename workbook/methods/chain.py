@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidValueError, UnknownNameError
-from ..resolved import resolved
+from ..resolved import resolved, resolved_options
 from ..templates import Template, as_template
 
 if TYPE_CHECKING:
@@ -70,12 +70,12 @@ class Chain:
         Raises:
             UnknownNameError, InvalidValueError: As :meth:`build`, as far as it can be checked without a model.
         """
-        from ..modules import encoder_options, pooling_options
+        from ..modules import encoder_options, resolved_pooling
 
         return resolved(self) | {
             "template": resolved(self.layout()),
-            "pooling_options": pooling_options(self.pooling, self.pooling_options),
-            "encoder_options": encoder_options(self.encoder, self.encoder_options),
+            "pooling_options": resolved_pooling(self.pooling, self.pooling_options),
+            "encoder_options": resolved_options("encoder", encoder_options(self.encoder, self.encoder_options)),
         }
 
     def with_options(self, **options: Any) -> Chain:

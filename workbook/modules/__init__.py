@@ -7,6 +7,8 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UnknownNameError
+from ..resolved import resolved_options
+from ..vocabulary.clusters import clustering
 from .attention_pooling import LatentAttention, SelfAttention
 from .contextual import ContextualDecoder, ContextualPooling, ContextualTokens, contextual_decoder
 from .decoder import Decoder
@@ -36,6 +38,7 @@ __all__ = [
     "make_decoder",
     "make_pooling",
     "pooling_options",
+    "resolved_pooling",
 ]
 
 _KINDS = {
@@ -134,6 +137,23 @@ def pooling_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     makes = {"lexicon": lexicon_of} | _KINDS
     known = list(signature(makes[name]).parameters.values())[1:] if name in makes else []
     return _completed(f"{name} pooling", options, {one.name: one.default for one in known})
+
+
+def resolved_pooling(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a pooling with their defaults, and of ``lexicon`` the content of what they name, as plain data.
+
+    Args:
+        name: One of :data:`POOLINGS`.
+        options: Some of its options.
+
+    Raises:
+        UnknownNameError: As :func:`pooling_options`.
+        MissingDataError: No clusters in the folder that is named.
+    """
+    own = pooling_options(name, options)
+    if name == "lexicon":
+        return resolved_options("lexicon pooling", own) | {"clusters": clustering(own["clusters"])}
+    return resolved_options(f"{name} pooling", own)
 
 
 def _completed(of: str, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

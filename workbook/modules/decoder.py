@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,12 +16,17 @@ from .. import attention as attention_modes
 from .. import backbones
 from ..errors import AttentionError, InvalidValueError, whole
 from ..files import verify_checksums, write_checksums, writing
+from ..resolved import resolved
 from ..templates import Encoded, Template, answer_opening, as_template
 from ..texts import check_text
 from .saving import hub_options
 
 # Tokens of one forward pass on a CPU: enough to keep two cores busy, few enough for texts of nearly one length.
 _CPU_TOKENS = 512
+_NOT_CONTENT = {
+    *("_name_or_path", "name_or_path", "_model_name_or_path", "architectures", "transformers_version"),
+    *("_attn_implementation", "dtype", "torch_dtype"),
+}
 
 
 class Decoder(InputModule):
@@ -114,6 +120,19 @@ class Decoder(InputModule):
     def template(self) -> dict[str, Any]:
         """The template as plain data, the form in which it is saved."""
         return self._template.model_dump(mode="json")
+
+    def resolved(self) -> dict[str, Any]:
+        """All that its states depend on besides weights, as plain data.
+
+        That is its settings with the template, and the content of the transformers' configurations and the tokenizers.
+        """
+        parts, own = dict(self.named_children()), vars(self).values()
+        return {
+            **{name: getattr(self, name) for name in self.config_keys},
+            "template": resolved(self._template),
+            "configurations": {n: _configuration(p) for n, p in parts.items() if isinstance(p, PreTrainedModel)},
+            "tokenizers": [_tokenizer(one) for one in own if isinstance(one, PreTrainedTokenizerBase)],
+        }
 
     @property
     def examples(self) -> dict[str, list[list[str]]]:
@@ -338,6 +357,18 @@ class Decoder(InputModule):
     ) -> Decoder:
         """The module, from what was loaded and what else the folder holds."""
         return cls(decoder, tokenizer, **config)
+
+
+def _configuration(transformer: PreTrainedModel) -> dict[str, Any]:
+    """A configuration, without where it came from, how it is computed, and in what precision."""
+    settings = json.loads(transformer.config.to_json_string(use_diff=False))
+    return {name: value for name, value in settings.items() if name not in _NOT_CONTENT}
+
+
+def _tokenizer(tokenizer: PreTrainedTokenizerBase) -> list[Any]:
+    """A fast tokenizer, without what its last call left in it."""
+    made = json.loads(tokenizer.backend_tokenizer.to_str())
+    return [made | {"truncation": None, "padding": None}, tokenizer.special_tokens_map, tokenizer.chat_template]
 
 
 def in_groups(

@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 
 from ..backbones import load_config, load_head
 from ..errors import InvalidValueError, UnknownNameError
-from ..vocabulary.clusters import Clusters, check_flags, clusters_of, token_text
+from ..vocabulary.clusters import CLUSTERS, Clusters, check_flags, clusters_of, token_text
 from .pooling import refuse_empty
 from .projection import max_logits, sum_weights
 from .saving import SavedModule
@@ -207,7 +207,7 @@ def lexicon_of(
             made = Clusters.load(clusters)
             made.check(load_head(backbone).weight)
         else:
-            k = min(4000, load_config(backbone).vocab_size // 8) if clusters is None else clusters
+            k = min(CLUSTERS, load_config(backbone).vocab_size // 8) if clusters is None else clusters
             made = clusters_of(backbone, k, spherical=spherical, seed=seed)
         head, assignment = made.centroids, made.assignment
     return Lexicon(head - head.mean(dim=0) if centred else head, pooling, assignment)

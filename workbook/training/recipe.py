@@ -125,7 +125,9 @@ class Stage(BaseModel):
         """
         from ..objectives import get  # it imports torch, which takes seconds, and most recipes are only looked at
 
-        return resolved(self) | {"options": resolved(get(self.objective).validated(self.options))}
+        described = resolved(self) | {"options": resolved(get(self.objective).validated(self.options))}
+        del described["data"]
+        return described
 
     @model_validator(mode="after")
     def _decay_outlasts_the_steps(self) -> Stage:

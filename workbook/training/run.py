@@ -118,7 +118,7 @@ class Training:
         self.processes = PartialState(cpu=model.device.type == "cpu")
         self.model, self.recipe, self.seed = model, recipe, seed
         self.stages = []
-        key = start = digest([_model_sha256(model), model[0].attention, [module.get_config_dict() for module in model]])
+        key = start = digest([_model_sha256(model), _described(model)])
         for stage in recipe.stages:
             if stage.name in own:
                 stage = stage.model_copy(update={"data": own[stage.name]})
@@ -148,6 +148,12 @@ class Training:
             pd.concat(curve, ignore_index=True) if curve else empty.iloc[:, [0, 1, 5, 6]],
             manifest,
         )
+
+
+def _described(model: SentenceTransformer) -> list[Any]:
+    """What decides a training besides the weights: the modules' settings, and the names of what is frozen."""
+    frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
+    return [model[0].resolved(), [module.get_config_dict() for module in list(model)[1:]], frozen]
 
 
 def _model_sha256(model: SentenceTransformer) -> str:

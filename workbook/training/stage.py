@@ -79,7 +79,7 @@ class StageRun:
             check(model, stage, self.data, self.rows)
         self.content = {
             "start": start,
-            "stage": {name: value for name, value in described.items() if name != "data"},  # known by its content
+            "stage": described,
             "data": self.data.fingerprint,
             "training": TRAINING,
             "seed": seed,

@@ -12,6 +12,7 @@ from sentence_transformers.sentence_transformer.data_collator import SentenceTra
 
 from .. import backbones
 from ..errors import InvalidValueError
+from ..resolved import digest
 
 if TYPE_CHECKING:
     from .recipe import Stage
@@ -80,14 +81,13 @@ def is_reranker(name: str) -> bool:
 
 
 def teachers_sha256(stages: Iterable[Stage]) -> dict[str, str]:
-    """Hex sha256 of the content of the stages' teachers, by name, without carried models, which their names pin.
+    """Hex sha256 of the content of the stages' teachers, and of how their scores are made, by name.
 
     Raises:
         UnknownNameError, ModelNotFoundError, DamagedFileError: As :func:`~workbook.backbones.resolve`.
     """
-    found = {stage.teacher: backbones.content_sha256(stage.teacher) for stage in stages if stage.teacher}
-    pinned = {model.sha256 for model in backbones.CARRIED.values()}
-    return {name: content for name, content in found.items() if content not in pinned}
+    names = {stage.teacher for stage in stages if stage.teacher}
+    return {name: digest([backbones.content_sha256(name), _COSINES]) for name in sorted(names)}
 
 
 @dataclass

@@ -28,7 +28,7 @@ from torch.nn.functional import normalize
 
 from ..backbones import load_head
 from ..errors import DamagedFileError, InvalidValueError, MissingDataError, OutputError, whole
-from ..files import CHECKSUMS, atomic_folder, cache_path, is_whole, verify_checksums, write_checksums
+from ..files import CHECKSUMS, atomic_folder, cache_path, folder_sha256, is_whole, verify_checksums, write_checksums
 from ..resolved import digest
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 WEIGHTS, CONFIG = "clusters.safetensors", "config.json"
+CLUSTERS = 4000
+"""Of a head, if no number is given. Source: LENS-4000, section 4.1."""
 ITERATIONS = 10
 _ROUNDS = 8  # in which the starting centers are drawn
 _CANDIDATES = 3  # rows drawn for each of them
@@ -263,11 +265,32 @@ def clusters_of(backbone: str, k: int, *, spherical: bool = True, seed: int = 0)
     """
     head = load_head(backbone).weight.detach()
     k, seed = _checked(head, k, spherical, seed)  # before they name a folder
-    kept = cache_path("clusters", digest([_VERSION, head_sha256(head), k, spherical, seed, ITERATIONS])[:24])
+    kept = cache_path("clusters", digest([clustering(k), head_sha256(head), spherical, seed])[:24])
     if not is_whole(kept):
         cluster_head(head, k, spherical=spherical, seed=seed).save(kept)
     verify_checksums(kept, f"Delete {kept}; it is made again.")
     return Clusters.load(kept)
+
+
+def clustering(clusters: int | str | Path | None) -> list[Any] | str | None:
+    """All that decides the clusters of a head, as plain data: for a fingerprint.
+
+    Args:
+        clusters: Their number, or None for the default; the folder of a clustering; or ``vocabulary`` for none.
+
+    Returns:
+        The number, and what counts up or changes with the algorithm; a folder's sha256; or ``vocabulary``.
+
+    Raises:
+        MissingDataError: No clusters in the folder.
+    """
+    if clusters == "vocabulary":
+        return clusters
+    if isinstance(clusters, str | Path):
+        if not (Path(clusters) / CHECKSUMS).is_file():
+            raise MissingDataError(f"Expected clusters in the folder {clusters}, found no {CHECKSUMS}.")
+        return folder_sha256(Path(clusters), WEIGHTS, CONFIG)
+    return [clusters or CLUSTERS, _VERSION, ITERATIONS, _ROUNDS, _CANDIDATES]
 
 
 def head_sha256(head: torch.Tensor) -> str:
