@@ -5,6 +5,9 @@ import torch
 from parity import Fixture, assert_relative
 from torch.nn import functional as F
 from training_tools import TEXTS, differing, stage, tiny, trained
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 import workbook
 from workbook import attention, backbones
@@ -14,9 +17,15 @@ from workbook.methods import gritlm
 from workbook.modules import Decoder, Pooling
 from workbook.objectives import Contrastive, GritLM
 from workbook.scale import get_scale
+from workbook.training.prepare import prepared
 
 DOCUMENTS = ["a fire", "the sea and the sky", "grass, of course"]
 QUERIES = ["red", "blue", "green"]
+
+# Like flash attention a kernel that takes no mask of its own in each pass, but that runs here: sdpa by another name.
+PACKED = "packed"
+AttentionInterface.register(PACKED, sdpa_attention_forward)
+AttentionMaskInterface.register(PACKED, sdpa_mask)
 
 
 def head_of(backbone="tiny-llama"):
@@ -105,6 +114,18 @@ def test_a_joint_training_keeps_what_contrastive_training_unlearns(own):
     assert losses[1] < losses[0] - 0.5
 
 
+def test_flash_attention_gives_way_where_passes_have_their_own(own, monkeypatch):
+    model = tiny("gritlm", attn_implementation=PACKED)
+    decoder, used = model[0].decoder, {}
+    for objective in ("contrastive", "gritlm"):
+        with monkeypatch.context() as patch:
+            patch.setattr(type(decoder), "device", torch.device("meta"))  # any but the CPU, which has a kernel anyway
+            with prepared(model, stage(own, objective, adapter=None), 0):
+                used[objective] = decoder.config._attn_implementation
+        assert decoder.config._attn_implementation == PACKED
+    assert used == {"contrastive": PACKED, "gritlm": "sdpa"}
+
+
 def test_what_is_refused():
     with pytest.raises(InvalidValueError, match=r"attention: expected bidirectional, which the objective gritlm needs"):
         GritLM(tiny("gritlm", attention="causal"), head_of())
@@ -121,9 +142,10 @@ def test_the_variants_differ_in_the_weight_alone():
     assert alone.model_copy(update={"options": joint.options}) == joint
 
 
-def test_the_experiment_measures_both(docs):
+@pytest.mark.parametrize("kernel", ["sdpa", PACKED])
+def test_the_experiment_measures_both(docs, kernel):
     sizes = get_scale("quick").model_copy(update={"max_length": 200, "queries": 8, "documents": 12, "texts": 12})
-    model = workbook.build("gritlm", "tiny-llama", max_length=200)
+    model = workbook.build("gritlm", "tiny-llama", max_length=200, attn_implementation=kernel)
     rows = experiments.evaluate_variant(model, sizes).set_index(["metric", "task"])["score"]
     assert rows["score"].between(0, 100).all()
     assert 4 < rows["generative", "docs"] < 8  # a random head over 259 tokens: log 259 is 5.6

@@ -37,6 +37,8 @@ class Objective(nn.Module):
         hard_negatives: Whether it uses the hard negatives of pairs; otherwise they are left out.
         teacher: Whether it learns from a teacher's scores, given as the labels of a batch.
         attention: The attention that the decoder must have, or None for either.
+        own_attention: Whether it gives passes an attention of their own (``features | {"attention": ...}``). Flash
+            attention takes no mask for that: where it was chosen, such a stage trains in sdpa.
         Options: Its options, a pydantic model.
 
     Args:
@@ -53,6 +55,7 @@ class Objective(nn.Module):
     hard_negatives: ClassVar[bool] = False
     teacher: ClassVar[bool] = False
     attention: ClassVar[str | None] = None
+    own_attention: ClassVar[bool] = False
     Options: ClassVar[type[Options]] = Options
 
     def __init__(self, model: SentenceTransformer, **options: Any):

@@ -49,6 +49,7 @@ class GritLM(LMHeadObjective):
     name = "gritlm"
     hard_negatives = True
     attention = "bidirectional"
+    own_attention = True
     Options = GritLMOptions
 
     def __init__(self, model: SentenceTransformer, head: nn.Linear | None = None, **options: Any):
