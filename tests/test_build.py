@@ -166,6 +166,16 @@ def test_unknown_names_and_values(call, error, message):
         call()
 
 
+def test_loading_options_are_named_only_where_they_are_taken():
+    chain = workbook.METHODS["mean"].chain
+    own, loading = chain.with_loading(dtype="float32", max_length=64)
+    assert (own, loading) == (chain.with_options(max_length=64), {"dtype": "float32"})
+    with pytest.raises(UnknownNameError, match=r"Unknown option 'dtyp'\. Did you mean 'dtype'\? .* dtype, attn_impl"):
+        chain.build("tiny-llama", dtyp="float32")
+    with pytest.raises(UnknownNameError, match=r"^Unknown option 'dtype'\. Expected one of: pooling, .*_behind_bos\.$"):
+        chain.with_options(dtype="float32")
+
+
 def test_template_may_be_given_as_data():
     """As saved: a model with a template of its own loads without that template being known by name."""
     template = json.loads(json.dumps(build("echo", "causal", "tiny-llama")[0].template))
