@@ -15,7 +15,7 @@ from workbook.errors import InvalidValueError
 from workbook.experiments import gritlm as experiments
 from workbook.methods import gritlm
 from workbook.modules import Decoder, Pooling
-from workbook.objectives import Contrastive, GritLM
+from workbook.objectives import Contrastive, GritLM, set_attention_dropout
 from workbook.scale import get_scale
 from workbook.training.prepare import prepared
 
@@ -94,6 +94,29 @@ def test_the_loss_and_its_gradient_are_the_sum_of_both(cached, checkpointing):
     for name in got:
         assert_relative(got[name], wanted[name], 1e-4)
     assert all(parameter.grad is None for parameter in head.parameters())
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_the_loss_in_parts_is_the_one_whose_gradient_is_taken(checkpointing):
+    """With dropout: both passes through a part drop the same."""
+    model, head = tiny("gritlm").train(), head_of()
+    if checkpointing:
+        model[0].decoder.activation_checkpointing_enable({"use_reentrant": False})
+    set_attention_dropout(model[0].decoder, 0.5)
+    features = model.preprocess(DOCUMENTS)
+    torch.manual_seed(0)
+    made = GritLM(model, head, mini_batch_size=1).generative_loss(features)
+    got, after = gradients(model, made), torch.rand(1)
+    torch.manual_seed(0)
+    one, counts, losses = GritLM(model, head), features["pooling_mask"].sum(dim=1), []
+    for row in range(len(DOCUMENTS)):
+        losses.append(one.generative_loss({name: value[row : row + 1] for name, value in features.items()}))
+    expected = (torch.stack(losses) * counts / counts.sum()).sum()
+    assert torch.equal(after, torch.rand(1))  # and nothing else is drawn otherwise
+    torch.testing.assert_close(made, expected)
+    wanted = gradients(model, expected)
+    for name in got:
+        assert_relative(got[name], wanted[name], 1e-4)
 
 
 def test_without_its_second_half_it_is_contrastive_training(own):
