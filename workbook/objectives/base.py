@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from numbers import Integral
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PositiveInt, ValidationError
 from torch import nn
 
 from ..errors import InvalidValueError, UnknownNameError
@@ -13,6 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sentence_transformers import SentenceTransformer
+
+
+Whole = Annotated[
+    PositiveInt,
+    BeforeValidator(lambda value: int(value) if isinstance(value, Integral) and type(value) is not bool else value),
+]
+"""A positive whole number of any integer type, numpy's too, but not a bool, as of :func:`workbook.errors.whole`."""
 
 
 class Options(BaseModel):
