@@ -127,7 +127,11 @@ def train(
     method: Annotated[str, typer.Argument(metavar="METHOD", help="Name of a method, such as llm2vec.")],
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", help="Folder for the model, absent or empty; files added to it later stay."),
+        typer.Option(
+            "--output",
+            "-o",
+            help="Folder for the model, absent or empty. Files added later stay; a second training is refused.",
+        ),
     ],
     scale: ScaleOption = "cpu",
     backbone: Annotated[str, typer.Option(help="Carried model, folder or Hub id.")] = "smollm2-135m",
