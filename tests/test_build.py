@@ -44,9 +44,10 @@ def close(a, b, atol=1e-5):
 def test_batch_size_order_and_padding_side_change_nothing(method, mode, backbone):
     model = build(method, mode, backbone)
     expected = model.encode(TEXTS, prompt=INSTRUCTION)
-    assert expected.shape == (5, 64 if method == "causal2vec" else 32)  # two states, one behind the other
+    assert expected.shape == (5, model.get_embedding_dimension())
     assert expected.dtype == np.float32
-    atol = 1e-4 if method == "causal2vec" else 1e-5  # the rounding of a real encoder, after a decoder that widens it
+    # The rounding of a real encoder, after a decoder that widens it.
+    atol = 1e-4 if workbook.METHODS[method].chain.encoder else 1e-5
     close(model.encode(TEXTS, prompt=INSTRUCTION, batch_size=1), expected, atol)
     close(model.encode(TEXTS[::-1], prompt=INSTRUCTION, batch_size=2)[::-1], expected, atol)
     model.tokenizer.padding_side = "left"
@@ -163,6 +164,16 @@ def test_no_texts_no_vectors():
 def test_unknown_names_and_values(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_loading_options_are_named_only_where_they_are_taken():
+    chain = workbook.METHODS["mean"].chain
+    own, loading = chain.with_loading(dtype="float32", max_length=64)
+    assert (own, loading) == (chain.with_options(max_length=64), {"dtype": "float32"})
+    with pytest.raises(UnknownNameError, match=r"Unknown option 'dtyp'\. Did you mean 'dtype'\? .* dtype, attn_impl"):
+        chain.build("tiny-llama", dtyp="float32")
+    with pytest.raises(UnknownNameError, match=r"^Unknown option 'dtype'\. Expected one of: pooling, .*_behind_bos\.$"):
+        chain.with_options(dtype="float32")
 
 
 def test_template_may_be_given_as_data():

@@ -1,6 +1,7 @@
 import math
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from parity import Fixture, assert_relative
@@ -234,10 +235,16 @@ def test_a_temperature_that_is_none(temperature):
         Contrastive(given(), temperature=temperature)
 
 
-@pytest.mark.parametrize("size", [0, -1, 2.0, True])
+@pytest.mark.parametrize("size", [0, -1, 2.0, True, np.int64(0), np.bool_(True)])
 def test_a_mini_batch_that_is_none(size):
     with pytest.raises(InvalidValueError, match="mini_batch_size: expected a positive whole number"):
         Contrastive(given(), mini_batch_size=size)
+
+
+@pytest.mark.parametrize("size", [2, np.int64(2), np.uint8(2)])
+def test_a_mini_batch_is_a_whole_number_of_any_type(size):
+    made = Contrastive(given(), mini_batch_size=size).options.mini_batch_size
+    assert (made, type(made)) == (2, int)
 
 
 # Dropout

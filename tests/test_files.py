@@ -130,6 +130,14 @@ def test_a_lock_of_others_is_left(tmp_path):
     assert not files.is_empty(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["replaced", "files", ".lock", ".workbook-abcdefgh"])
+def test_a_folder_of_any_name_is_replaced(tmp_path, name):
+    for content in ("old", "new"):
+        with atomic_folder(tmp_path / name) as made:
+            (made / content).touch()
+    assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*")] == [Path(name), Path(name, "new")]
+
+
 def test_a_long_name_is_written(tmp_path):
     for write in (atomic_file, atomic_folder):
         long = tmp_path / write.__name__.ljust(250, "n")

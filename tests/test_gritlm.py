@@ -5,6 +5,9 @@ import torch
 from parity import Fixture, assert_relative
 from torch.nn import functional as F
 from training_tools import TEXTS, differing, stage, tiny, trained
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 import workbook
 from workbook import attention, backbones
@@ -12,11 +15,17 @@ from workbook.errors import InvalidValueError
 from workbook.experiments import gritlm as experiments
 from workbook.methods import gritlm
 from workbook.modules import Decoder, Pooling
-from workbook.objectives import Contrastive, GritLM
+from workbook.objectives import Contrastive, GritLM, set_attention_dropout
 from workbook.scale import get_scale
+from workbook.training.prepare import prepared
 
 DOCUMENTS = ["a fire", "the sea and the sky", "grass, of course"]
 QUERIES = ["red", "blue", "green"]
+
+# Like flash attention a kernel that takes no mask of its own in each pass, but that runs here: sdpa by another name.
+PACKED = "packed"
+AttentionInterface.register(PACKED, sdpa_attention_forward)
+AttentionMaskInterface.register(PACKED, sdpa_mask)
 
 
 def head_of(backbone="tiny-llama"):
@@ -87,6 +96,29 @@ def test_the_loss_and_its_gradient_are_the_sum_of_both(cached, checkpointing):
     assert all(parameter.grad is None for parameter in head.parameters())
 
 
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_the_loss_in_parts_is_the_one_whose_gradient_is_taken(checkpointing):
+    """With dropout: both passes through a part drop the same."""
+    model, head = tiny("gritlm").train(), head_of()
+    if checkpointing:
+        model[0].decoder.activation_checkpointing_enable({"use_reentrant": False})
+    set_attention_dropout(model[0].decoder, 0.5)
+    features = model.preprocess(DOCUMENTS)
+    torch.manual_seed(0)
+    made = GritLM(model, head, mini_batch_size=1).generative_loss(features)
+    got, after = gradients(model, made), torch.rand(1)
+    torch.manual_seed(0)
+    one, counts, losses = GritLM(model, head), features["pooling_mask"].sum(dim=1), []
+    for row in range(len(DOCUMENTS)):
+        losses.append(one.generative_loss({name: value[row : row + 1] for name, value in features.items()}))
+    expected = (torch.stack(losses) * counts / counts.sum()).sum()
+    assert torch.equal(after, torch.rand(1))  # and nothing else is drawn otherwise
+    torch.testing.assert_close(made, expected)
+    wanted = gradients(model, expected)
+    for name in got:
+        assert_relative(got[name], wanted[name], 1e-4)
+
+
 def test_without_its_second_half_it_is_contrastive_training(own):
     options = {"temperature": 0.1, "generative_weight": 0}
     grit = trained(stage(own, "gritlm", steps=3, options=options), model=tiny("gritlm"))
@@ -105,6 +137,18 @@ def test_a_joint_training_keeps_what_contrastive_training_unlearns(own):
     assert losses[1] < losses[0] - 0.5
 
 
+def test_flash_attention_gives_way_where_passes_have_their_own(own, monkeypatch):
+    model = tiny("gritlm", attn_implementation=PACKED)
+    decoder, used = model[0].decoder, {}
+    for objective in ("contrastive", "gritlm"):
+        with monkeypatch.context() as patch:
+            patch.setattr(type(decoder), "device", torch.device("meta"))  # any but the CPU, which has a kernel anyway
+            with prepared(model, stage(own, objective, adapter=None), 0):
+                used[objective] = decoder.config._attn_implementation
+        assert decoder.config._attn_implementation == PACKED
+    assert used == {"contrastive": PACKED, "gritlm": "sdpa"}
+
+
 def test_what_is_refused():
     with pytest.raises(InvalidValueError, match=r"attention: expected bidirectional, which the objective gritlm needs"):
         GritLM(tiny("gritlm", attention="causal"), head_of())
@@ -121,9 +165,10 @@ def test_the_variants_differ_in_the_weight_alone():
     assert alone.model_copy(update={"options": joint.options}) == joint
 
 
-def test_the_experiment_measures_both(docs):
+@pytest.mark.parametrize("kernel", ["sdpa", PACKED])
+def test_the_experiment_measures_both(docs, kernel):
     sizes = get_scale("quick").model_copy(update={"max_length": 200, "queries": 8, "documents": 12, "texts": 12})
-    model = workbook.build("gritlm", "tiny-llama", max_length=200)
+    model = workbook.build("gritlm", "tiny-llama", max_length=200, attn_implementation=kernel)
     rows = experiments.evaluate_variant(model, sizes).set_index(["metric", "task"])["score"]
     assert rows["score"].between(0, 100).all()
     assert 4 < rows["generative", "docs"] < 8  # a random head over 259 tokens: log 259 is 5.6

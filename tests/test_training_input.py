@@ -231,9 +231,28 @@ def test_a_training_that_is_there_or_is_not(own, tmp_path):
     with pytest.raises(OutputError, match=r"holds a training already. Go on with it by --resume"):
         into(folder, one)
     assert into(folder, one, resume=True) is None  # it is done and whole
-    (folder / "training.json").write_text("{}")
-    with pytest.raises(DamagedFileError, match=r"training\.json: expected what a training was asked for"):
-        into(folder, one, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("{", r"Expecting property name"),
+        ("[]", r"Input should be a valid dictionary"),
+        ("{}", r"asked: Field required"),
+        ('{"asked": {}, "keys": null}', r"keys: Input should be a valid list"),
+        ('{"asked": {}, "keys": [3]}', r"keys: 0: Input should be a valid string"),
+        ('{"asked": [], "keys": []}', r"asked: Input should be a valid dictionary"),
+        ('{"asked": {}, "keys": [], "files": ["README.md"]}', r"files: Input should be a valid dictionary"),
+        ('{"asked": {}, "keys": [], "begun_with": ""}', r"begun_with: Input should be a valid dictionary"),
+        ('{"asked": {}, "keys": [], "done": true}', r"done: Input should be a valid dictionary"),
+    ],
+)
+def test_a_damaged_plan(own, tmp_path, content, reason):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "training.json").write_text(content)
+    said = rf"training\.json: expected what a training was asked for, got something else \({reason}.*another folder\.$"
+    with pytest.raises(DamagedFileError, match=said):
+        into(tmp_path / "out", stage(own, steps=1), resume=True)
 
 
 def test_a_resume_asks_for_the_same(own, tmp_path):

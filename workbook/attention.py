@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 MODES = ("causal", "bidirectional")
 
+MASKED = ("eager", "sdpa")
+"""Attention implementations that take a mask of their own for each pass; see :func:`mask_of`."""
+
 
 def set_mode(decoder: PreTrainedModel, mode: str) -> None:
     """Switch a decoder between causal and bidirectional attention, in place and reversibly.
@@ -90,7 +93,7 @@ def mask_of(
     checkpointing computes it again.
 
     Args:
-        decoder: A transformers decoder without its language-model head, with attention ``eager`` or ``sdpa``.
+        decoder: A transformers decoder without its language-model head, with an attention of :data:`MASKED`.
         mode: ``causal`` or ``bidirectional``.
         embeddings: (batch, tokens, dim), for its shape, dtype and device.
         padding: (batch, tokens), 1 at real tokens.
@@ -104,7 +107,7 @@ def mask_of(
         AttentionError: Flash attention, which takes no such mask.
     """
     kernel = decoder.config._attn_implementation
-    if kernel not in ("eager", "sdpa"):
+    if kernel not in MASKED:
         raise AttentionError(
             f"Expected attention 'eager' or 'sdpa', which read a mask of their own in each pass, got {kernel!r}. "
             "Load the backbone with attn_implementation='sdpa'."

@@ -125,7 +125,14 @@ def claims(
 @app.command()
 def train(
     method: Annotated[str, typer.Argument(metavar="METHOD", help="Name of a method, such as llm2vec.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the model; created, never overwritten.")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Folder for the model, absent or empty. Files added later stay; a second training is refused.",
+        ),
+    ],
     scale: ScaleOption = "cpu",
     backbone: Annotated[str, typer.Option(help="Carried model, folder or Hub id.")] = "smollm2-135m",
     seed: Annotated[int, typer.Option(min=0, help="Of data order, masks, dropout and adapters.")] = 0,
@@ -161,7 +168,7 @@ def train(
     recipe = methods.recipe(method, scale, backbone)
     given = _assigned("--option", "NAME=VALUE, such as suffix=answer", option or [])
     options = methods.options(method, scale, backbone) | {name: _plain(value) for name, value in given.items()}
-    chain = methods.get(method).chain.with_options(**{k: v for k, v in options.items() if k not in methods.LOADING})
+    chain, _ = methods.get(method).chain.with_loading(**options)
     plan = {
         "method": method,
         "scale": scale,

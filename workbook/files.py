@@ -228,7 +228,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         (folder / path.name).mkdir()
         yield folder / path.name
         if path.exists():
-            os.replace(path, folder / "replaced")
+            os.replace(path, Path(tempfile.mkdtemp(dir=folder), path.name))
         os.replace(folder / path.name, path)
 
 

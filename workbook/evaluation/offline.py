@@ -75,7 +75,11 @@ class OfflineTask:
         self.dataset = dataset
 
     def load_data(self, *args: object, **kwargs: object) -> None:
-        """Do nothing; see mteb's ``AbsTask.load_data``."""
+        """Do nothing; see mteb's ``AbsTask.load_data``.
+
+        Args:
+            *args, **kwargs: Ignored.
+        """
 
 
 class DocsRetrieval(OfflineTask, AbsTaskRetrieval):

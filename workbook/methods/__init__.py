@@ -9,13 +9,13 @@ from ..errors import UnknownNameError
 from ..scale import get_scale
 from ..training.recipe import Recipe
 from . import anchor, causal2vec, gritlm, icl, lens, llm2vec, nv_embed
-from .chain import LOADING, Chain
+from .chain import Chain
 from .stages import contrastive
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-__all__ = ["LOADING", "METHODS", "Chain", "Method", "build", "get", "hybrid", "options", "recipe"]
+__all__ = ["METHODS", "Chain", "Method", "build", "get", "hybrid", "options", "recipe"]
 
 
 class Method(NamedTuple):

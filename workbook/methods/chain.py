@@ -85,11 +85,28 @@ class Chain:
             UnknownNameError: A field that does not exist.
             InvalidValueError: Options of pooling or encoder, or examples, that are not a mapping.
         """
-        names = [one.name for one in fields(self)]
+        self._refuse_unknown(options)
+        return replace(self, **options)
+
+    def with_loading(self, **options: Any) -> tuple[Chain, dict[str, Any]]:
+        """The chain with other values of some fields, and the loading options among those that are given.
+
+        Args:
+            **options: As of :meth:`build`.
+
+        Raises:
+            UnknownNameError: Neither a field nor one of :data:`LOADING`.
+            InvalidValueError: As :meth:`with_options`.
+        """
+        self._refuse_unknown(options, LOADING)
+        loading = {name: value for name, value in options.items() if name in LOADING}
+        return self.with_options(**{name: options[name] for name in options if name not in loading}), loading
+
+    def _refuse_unknown(self, options: Mapping[str, Any], also: tuple[str, ...] = ()) -> None:
+        names = (*(one.name for one in fields(self)), *also)
         for option in options:
             if option not in names:
-                raise UnknownNameError("option", option, (*names, *LOADING))
-        return replace(self, **options)
+                raise UnknownNameError("option", option, names)
 
     def build(self, backbone: str | SentenceTransformer, seed: int = 0, **options: Any) -> SentenceTransformer:
         """Build the model on a backbone.
@@ -103,7 +120,7 @@ class Chain:
             UnknownNameError: An option that does not exist.
             InvalidValueError: A shared decoder with another attention, or loading options for a shared decoder.
         """
-        chain = self.with_options(**{name: value for name, value in options.items() if name not in LOADING})
+        chain, loading = self.with_loading(**options)
 
         # Here, and not above, because these imports take seconds and listing the methods should not.
         import torch
@@ -113,10 +130,9 @@ class Chain:
         from ..modules import make_decoder, make_pooling
 
         if isinstance(backbone, SentenceTransformer):
-            decoder, tokenizer = _shared(backbone, chain.attention, [name for name in LOADING if name in options])
+            decoder, tokenizer = _shared(backbone, chain.attention, list(loading))
             attention = None  # known: it was measured when the shared decoder was built
         else:
-            loading = {key: value for key, value in options.items() if key in LOADING}
             decoder = backbones.load_decoder(backbone, **loading)
             tokenizer = backbones.load_tokenizer(backbone)
             attention = chain.attention

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from numbers import Integral
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PositiveInt, ValidationError
 from torch import nn
 
 from ..errors import InvalidValueError, UnknownNameError
@@ -13,6 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sentence_transformers import SentenceTransformer
+
+
+Whole = Annotated[
+    PositiveInt,
+    BeforeValidator(lambda value: int(value) if isinstance(value, Integral) and type(value) is not bool else value),
+]
+"""A positive whole number of any integer type, numpy's too, but not a bool, as of :func:`workbook.errors.whole`."""
 
 
 class Options(BaseModel):
@@ -37,6 +45,8 @@ class Objective(nn.Module):
         hard_negatives: Whether it uses the hard negatives of pairs; otherwise they are left out.
         teacher: Whether it learns from a teacher's scores, given as the labels of a batch.
         attention: The attention that the decoder must have, or None for either.
+        own_attention: Whether it gives passes an attention of their own (``features | {"attention": ...}``). Flash
+            attention takes no mask for that: where it was chosen, such a stage trains in sdpa.
         Options: Its options, a pydantic model.
 
     Args:
@@ -53,6 +63,7 @@ class Objective(nn.Module):
     hard_negatives: ClassVar[bool] = False
     teacher: ClassVar[bool] = False
     attention: ClassVar[str | None] = None
+    own_attention: ClassVar[bool] = False
     Options: ClassVar[type[Options]] = Options
 
     def __init__(self, model: SentenceTransformer, **options: Any):

@@ -12,7 +12,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, model_validator
 from sentence_transformers.sentence_transformer.losses import (
     CachedMultipleNegativesRankingLoss,
     MultipleNegativesRankingLoss,
@@ -20,7 +20,7 @@ from sentence_transformers.sentence_transformer.losses import (
 from torch.nn.functional import cross_entropy, normalize
 
 from ..errors import AttentionError, InvalidValueError
-from .base import Objective, Options
+from .base import Objective, Options, Whole
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -41,7 +41,7 @@ class ContrastiveOptions(Options):
 
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False, description="a positive number")] = 0.02
     in_batch: Annotated[bool, Field(description="True or False")] = True
-    mini_batch_size: Annotated[PositiveInt | None, Field(description="a positive whole number of rows, or None")] = None
+    mini_batch_size: Annotated[Whole | None, Field(description="a positive whole number of rows, or None")] = None
 
     @model_validator(mode="after")
     def _gradcache_needs_in_batch_negatives(self) -> ContrastiveOptions:

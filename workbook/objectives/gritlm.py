@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from pydantic import Field
+from sentence_transformers.base.losses.gradcache import RandContext
 from torch import nn
 
 from .contrastive import Contrastive, ContrastiveOptions
@@ -49,6 +50,7 @@ class GritLM(LMHeadObjective):
     name = "gritlm"
     hard_negatives = True
     attention = "bidirectional"
+    own_attention = True
     Options = GritLMOptions
 
     def __init__(self, model: SentenceTransformer, head: nn.Linear | None = None, **options: Any):
@@ -97,16 +99,23 @@ def _in_parts(
     """The sum of a loss over parts of a batch, in the memory of one of them.
 
     GradCache takes its gradient in passes of its own too. On several devices, a part of the loss that did not would
-    give its gradient after the wrapper around the model has averaged that of the other passes.
+    give its gradient after the wrapper around the model has averaged that of the other passes. As there, the pass for
+    the gradient drops what the first one dropped.
     """
+    drawn, values = [], []
     with torch.no_grad():
-        value = torch.stack([loss(part) for part in parts]).sum()
+        for part in parts:
+            drawn.append(RandContext(*part.values()))
+            values.append(loss(part))
+    value = torch.stack(values).sum()
     if torch.is_grad_enabled():
 
         def again(gradient: torch.Tensor) -> None:
             with torch.enable_grad():
-                for part in parts:
-                    (loss(part) * gradient).backward()
+                for part, random in zip(parts, drawn, strict=True):
+                    with random:
+                        once_more = loss(part)
+                    (once_more * gradient).backward()
 
         value.requires_grad_().register_hook(again)
     return value

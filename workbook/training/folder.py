@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import filelock
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..errors import DamagedFileError, InvalidValueError, MissingDataError, OutputError, WorkbookError
 from ..files import alone, atomic_file, cache_path, is_empty, remove_scratch, scratch_folder, sha256, writing
@@ -23,6 +24,18 @@ if TYPE_CHECKING:
 
 PLAN = "training.json"
 HISTORY = "history.csv"
+
+
+class _Plan(BaseModel):
+    """The content of ``training.json``."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    asked: dict[str, Any]
+    begun_with: dict[str, Any] = {}
+    keys: list[str]
+    files: dict[str, str] = {}
+    done: dict[str, Any] | None = None
 
 
 def train_into(
@@ -127,33 +140,33 @@ def _begin(output: Path, written: dict[str, Any], resume: bool, held: contextlib
                 f"Another training is writing into {output}. Wait for it to end, or choose another folder with "
                 "--output."
             ) from error
-        before = _plan(output) or {}
+        before = _plan(output)
         remove_scratch(output)
         if before and _is_done(output, before, written, resume):
             return True
-        _write(output, written | {"files": before.get("files", {})})
+        _write(output, written | {"files": before.files if before else {}})
         return False
 
 
-def _is_done(output: Path, before: dict[str, Any], now: dict[str, Any], resume: bool) -> bool:
+def _is_done(output: Path, before: _Plan, now: dict[str, Any], resume: bool) -> bool:
     """True if the training that a folder holds is finished and whole; refuses one that can't be continued.
 
     A training of which nothing is kept does not count: it ended before that, perhaps because of its data.
     """
     from .stage import begun
 
-    done, kept = "done" in before, [begun(key) for key in before["keys"]]
+    done, kept = before.done is not None, [begun(key) for key in before.keys]
     if done or any(kept):
         if not resume:
             raise OutputError(
                 f"{output} holds a training already. Go on with it by --resume, or choose another folder with --output."
             )
-        _refuse_others(output, before["asked"], now["asked"])
-        found = {name: _sha256(output / name) for name in before["files"]}
-        if done and found == before["files"]:
+        _refuse_others(output, before.asked, now["asked"])
+        found = {name: _sha256(output / name) for name in before.files}
+        if done and found == before.files:
             return True
-        _refuse_foreign(output, [name for name, own in before["files"].items() if found[name] not in (own, None)])
-        _refuse_others(output, before["begun_with"], now["begun_with"])
+        _refuse_foreign(output, [name for name, own in before.files.items() if found[name] not in (own, None)])
+        _refuse_others(output, before.begun_with, now["begun_with"])
     reached = len(kept) if done else max([1, *(number for number, is_kept in enumerate(kept, 1) if is_kept)])
     if resume and not all(kept[:reached]):
         warnings.warn(
@@ -192,8 +205,8 @@ def _save(output: Path, trained: Trained, written: dict[str, Any]) -> None:
         trained.history.to_csv(made / HISTORY, index=False, lineterminator="\n")
         paths = [path.relative_to(made).as_posix() for path in sorted(made.rglob("*")) if path.is_file()]
         files = {name: sha256(made / name) for name in paths}
-        before = (_plan(output) or {"files": {}})["files"]
-        own = [name for name in before if _sha256(output / name) == before[name]]
+        before = _plan(output)
+        own = [name for name, old in before.files.items() if _sha256(output / name) == old] if before else []
         _refuse_foreign(output, [name for name in files if os.path.lexists(output / name) and name not in own])
         for name in own:
             (output / name).unlink()
@@ -213,19 +226,22 @@ def _write(output: Path, plan: dict[str, Any]) -> None:
         temporary.write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
 
 
-def _plan(output: Path) -> dict[str, Any] | None:
+def _plan(output: Path) -> _Plan | None:
     """The content of ``training.json``, or None if there is none."""
     path = output / PLAN
     if not path.is_file():
         return None
     try:
-        plan = {"begun_with": {}, "files": {}} | json.loads(path.read_text(encoding="utf-8"))
-        plan["asked"], plan["keys"]
-    except (ValueError, KeyError, TypeError) as error:
+        return _Plan.model_validate(json.loads(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        reason = str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            reason = ": ".join([*map(str, first["loc"]), first["msg"]])
         raise DamagedFileError(
-            f"{path}: expected what a training was asked for, got {error!r}. Start again in another folder."
+            f"{path}: expected what a training was asked for, got something else ({reason}). Start again in another "
+            "folder."
         ) from error
-    return plan
 
 
 def _sha256(path: Path) -> str | None:

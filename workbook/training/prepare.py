@@ -10,6 +10,7 @@ import peft
 import torch
 from torch import nn
 
+from ..attention import MASKED
 from ..errors import InvalidValueError, UnknownNameError
 from ..objectives import get, set_attention_dropout
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def prepared(model: SentenceTransformer, stage: Stage, seed: int) -> Iterator[None]:
-    """Prepare a model to train in the block; then merge adapters and restore dtype, dropout and limits.
+    """Prepare a model to train in the block; then merge adapters and restore dtype, kernel, dropout and
+    limits.
 
     Frozen weights stay frozen. If the block fails, adapters are dropped and the decoder is as it was before the stage,
     unless it was trained as a whole.
@@ -43,6 +45,8 @@ def prepared(model: SentenceTransformer, stage: Stage, seed: int) -> Iterator[No
         module.max_length = stage.max_length
         if decoder.device.type == "cpu":
             decoder.set_attn_implementation("eager")  # faster than sdpa where there is a gradient
+        elif get(stage.objective).own_attention and kernel not in MASKED:
+            decoder.set_attn_implementation("sdpa")
         for name, part in parts.items():
             if stage.adapter is None:
                 part.float()  # in half precision small updates round to nothing
