@@ -163,6 +163,15 @@ def test_resumes_only_if_everything_it_left_is_intact(judges):
     assert (output / "figures" / "06_scores.png").exists()
 
 
+def test_a_copy_that_someone_has_edited_is_kept(judges):
+    _, output = judges()
+    for number in ("", "2"):
+        (output / "05_judges.ipynb").write_text(f"mine {number}")
+        assert judges()[0] == "passed"
+        assert (output / f"05_judges.edited{number}.ipynb").read_text() == f"mine {number}"
+    assert judges()[0] == "unchanged"
+
+
 def test_who_sums_up_waits_for_the_others_and_runs_again_when_they_found_something_else(tmp_path):
     source, output = tmp_path / "notebooks", tmp_path / "output"
     source.mkdir()

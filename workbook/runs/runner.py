@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -200,7 +201,7 @@ class Session:
     def execute(self, source: Path) -> Outcome:
         """Run one notebook, unless its earlier results are still valid; a failure is an outcome, not an exception.
 
-        The results of an earlier run are removed first.
+        The results of an earlier run are removed first; its copy, if someone has edited it since, is renamed.
 
         Args:
             source: The notebook; it is only read.
@@ -218,6 +219,7 @@ class Session:
         if same and known.get("left") == self._left(source):
             return Outcome(name, UNCHANGED, known["seconds"])
         begun = {"key": key, "parameters": self.parameters, "library": self._surroundings["library"]}
+        _keep_edited(target, known.get("left", {}).get(target.name))
         self._record(name, status=_UNFINISHED, **begun)
         results.clear(self.folder, name)
         with writing(target):
@@ -305,6 +307,16 @@ def read_notebook(path: Path) -> nbformat.NotebookNode:
             "Restore it; a run's copy you may delete."
         ) from error
     return notebook
+
+
+def _keep_edited(copy: Path, left: str | None) -> None:
+    """Give an executed notebook that someone has edited since, by its checksum then, another name."""
+    if left is None or not copy.is_file() or sha256(copy) == left:
+        return
+    endings = itertools.chain([""], map(str, itertools.count(2)))
+    names = (copy.with_name(f"{copy.stem}.edited{ending}.ipynb") for ending in endings)
+    with writing(copy):
+        os.replace(copy, next(name for name in names if not name.exists()))
 
 
 def _surroundings() -> dict[str, Any]:

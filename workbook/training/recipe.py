@@ -119,6 +119,8 @@ class Stage(BaseModel):
     def resolved(self) -> dict[str, Any]:
         """The stage as plain data: every field, and every option of its objective, defaults included.
 
+        Only the data are left out: they are known by their content, wherever they lie.
+
         Raises:
             UnknownNameError: No such objective, or no such option of it.
             InvalidValueError: An option outside its range.
@@ -158,7 +160,7 @@ class Recipe(BaseModel):
         return self
 
     def fingerprint(self) -> str:
-        """Hex sha256 of the resolved stages: equal for equal recipes, on every machine."""
+        """Hex sha256 of the resolved stages, data aside: equal for equal recipes, on every machine."""
         return digest([stage.resolved() | {"training": TRAINING} for stage in self.stages])
 
     def only(self, *names: str) -> Recipe:
