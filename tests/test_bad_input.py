@@ -241,7 +241,7 @@ def test_a_cache_that_can_only_be_read_serves_what_it_holds(place, monkeypatch):
     with read_only(place / "cache"):
         assert read().fingerprint == made.fingerprint
     monkeypatch.setenv("WORKBOOK_CACHE", str(place / "empty"))
-    with read_only(place / "empty"), pytest.raises(OutputError, match=r"^Could not write .*empty/datasets"):
+    with read_only(place / "empty"), pytest.raises(OutputError, match=r"^Could not write .*empty/locks"):
         read()
 
 

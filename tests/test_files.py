@@ -122,6 +122,27 @@ def test_processes_that_write_into_one_folder_are_not_in_each_others_way(tmp_pat
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {f"{name}.txt": "599" for name in "abcd"}
 
 
+ONCE = """
+import sys, time
+from workbook.files import cache_path, make_once, write_checksums
+def write(folder):
+    with open(sys.argv[1], "a") as made:
+        made.write("made ")
+    (folder / "rows.arrow").write_text("a")
+    time.sleep(0.01)
+    write_checksums(folder, ["rows.arrow"])
+for number in range(40):
+    make_once(cache_path("tables", str(number)), write)
+    print(cache_path("tables", str(number), "rows.arrow").read_text(), end="")
+"""
+
+
+def test_what_the_cache_keeps_is_made_by_one_of_several_processes(tmp_path):
+    running = [python(ONCE, tmp_path / "made", WORKBOOK_CACHE=str(tmp_path / "cache")) for _ in range(3)]
+    assert [one.communicate() for one in running] == [("a" * 40, "")] * 3
+    assert (tmp_path / "made").read_text() == "made " * 40
+
+
 def test_a_lock_of_others_is_left(tmp_path):
     (tmp_path / ".lock").write_text("mine")
     with alone(tmp_path):

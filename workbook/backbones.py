@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from .errors import DamagedFileError, InvalidValueError, ModelNotFoundError, UnknownNameError, WorkbookError
-from .files import atomic_folder, cache_path, folder_sha256, is_whole, sha256, verify_checksums, write_checksums
+from .files import cache_path, folder_sha256, is_whole, make_once, sha256, verify_checksums, write_checksums
 from .tiny import TINY, tiny_config, tiny_tokenizer
 
 if TYPE_CHECKING:
@@ -464,9 +464,12 @@ def _carried_folder(name: str) -> Path:
         )
     if model.kind == "encoder":
         return file.parent
-    with atomic_folder(converted) as folder:
+
+    def write(folder: Path) -> None:
         _convert_gguf(file, folder)
         write_checksums(folder)
+
+    make_once(converted, write)
     return converted
 
 

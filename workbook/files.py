@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import filelock
@@ -230,6 +230,24 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         if path.exists():
             os.replace(path, Path(tempfile.mkdtemp(dir=folder), path.name))
         os.replace(folder / path.name, path)
+
+
+def make_once(path: Path, write: Callable[[Path], None]) -> None:
+    """Make a folder of the cache, unless it is whole; of several processes that need it, one makes it.
+
+    Args:
+        path: The folder, below the cache. One that is whole is not locked: a cache may be read-only.
+        write: Fills the folder that it is given, checksums included; see :func:`write_checksums`.
+
+    Raises:
+        OutputError: The cache can't be written.
+    """
+    if is_whole(path):
+        return
+    with locked(f"{path.parent.name}-{path.name}"):
+        if not is_whole(path):  # another process may have made it meanwhile
+            with atomic_folder(path) as folder:
+                write(folder)
 
 
 @contextlib.contextmanager

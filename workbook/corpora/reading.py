@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DamagedFileError, MissingDataError
-from ..files import atomic_folder, cache_path, is_whole, sha256, verify_checksums, write_checksums
+from ..files import cache_path, make_once, sha256, verify_checksums, write_checksums
 from ..texts import is_text
 
 if TYPE_CHECKING:
@@ -268,10 +268,12 @@ def arrow(path: Path, rows: Callable[..., Iterator[dict[str, str]]], **options: 
 
     content = json.dumps([sha256(path), rows.__module__, rows.__qualname__, options])
     kept = cache_path("datasets", hashlib.sha256(content.encode()).hexdigest()[:24])
-    if not is_whole(kept):
-        with atomic_folder(kept) as folder:
-            _write_table(folder / _TABLE, rows(path, **options))
-            write_checksums(folder, [_TABLE])
+
+    def write(folder: Path) -> None:
+        _write_table(folder / _TABLE, rows(path, **options))
+        write_checksums(folder, [_TABLE])
+
+    make_once(kept, write)
     verify_checksums(kept, f"Delete {kept}; it is made again.")
     return Dataset.from_file(str(kept / _TABLE))
 

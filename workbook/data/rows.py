@@ -13,6 +13,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from safetensors.numpy import load_file, save_file
 
 from ..corpora.public import chunks
 from ..errors import InvalidValueError, whole
-from ..files import atomic_folder, cache_path, is_whole, verify_checksums, write_checksums
+from ..files import cache_path, make_once, verify_checksums, write_checksums
 from ..objectives import get as get_objective
 from ..texts import check_text
 from .sources import INSTRUCTIONS, SOURCES, read
@@ -142,11 +143,13 @@ def _chunks(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int, s
     """:func:`~workbook.corpora.public.chunks`, kept in the cache: tokenizing all of wikitext-103 takes minutes."""
     content = hashlib.sha256(json.dumps([length, tokenizer.backend_tokenizer.to_str(), texts]).encode()).hexdigest()
     kept = cache_path("chunks", content[:24])
-    if not is_whole(kept):
+
+    def write(folder: Path) -> None:
         made = chunks(texts, tokenizer, length, f"training data {source}")
-        with atomic_folder(kept) as folder:
-            save_file({"chunks": made}, folder / "chunks.safetensors")
-            write_checksums(folder)
+        save_file({"chunks": made}, folder / "chunks.safetensors")
+        write_checksums(folder)
+
+    make_once(kept, write)
     verify_checksums(kept, f"Delete {kept}; it is made again.")
     return load_file(kept / "chunks.safetensors")["chunks"]
 

@@ -28,7 +28,7 @@ from torch.nn.functional import normalize
 
 from ..backbones import load_head
 from ..errors import DamagedFileError, InvalidValueError, MissingDataError, OutputError, whole
-from ..files import CHECKSUMS, atomic_folder, cache_path, folder_sha256, is_whole, verify_checksums, write_checksums
+from ..files import CHECKSUMS, atomic_folder, cache_path, folder_sha256, make_once, verify_checksums, write_checksums
 from ..resolved import digest
 
 if TYPE_CHECKING:
@@ -266,8 +266,7 @@ def clusters_of(backbone: str, k: int, *, spherical: bool = True, seed: int = 0)
     head = load_head(backbone).weight.detach()
     k, seed = _checked(head, k, spherical, seed)  # before they name a folder
     kept = cache_path("clusters", digest([clustering(k), head_sha256(head), spherical, seed])[:24])
-    if not is_whole(kept):
-        cluster_head(head, k, spherical=spherical, seed=seed).save(kept)
+    make_once(kept, lambda folder: cluster_head(head, k, spherical=spherical, seed=seed).save(folder))
     verify_checksums(kept, f"Delete {kept}; it is made again.")
     return Clusters.load(kept)
 
