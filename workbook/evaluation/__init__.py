@@ -1,7 +1,22 @@
 """Evaluation through mteb: offline tasks of every type, the papers' suites, intervals, paired comparisons, rankings."""
 
+from .effects import Estimate, Quantity, effect
 from .rankings import agreement, complement, cosines, neighbours
 from .run import average, compare, evaluate
-from .suites import SUITES, tasks
+from .suites import OFFLINE_SUITES, SUITES, tasks
 
-__all__ = ["SUITES", "agreement", "average", "compare", "complement", "cosines", "evaluate", "neighbours", "tasks"]
+__all__ = [
+    "OFFLINE_SUITES",
+    "SUITES",
+    "Estimate",
+    "Quantity",
+    "agreement",
+    "average",
+    "compare",
+    "complement",
+    "cosines",
+    "effect",
+    "evaluate",
+    "neighbours",
+    "tasks",
+]

@@ -7,10 +7,14 @@ function of such counts, so that all resamples are computed at once and none is 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 import numpy as np
+from scipy.stats import rankdata
+
+from ..errors import DamagedFileError
 
 _ROUNDED = 2e-5  # mteb rounds some scores to five digits
 _CELLS = 4_000_000  # counts that are held in memory at once
@@ -64,6 +68,17 @@ def average_precision(counts: np.ndarray, values: np.ndarray, gold: np.ndarray) 
         return (gained * found / np.maximum(seen, 1)).sum(axis=1) / found[:, -1]
 
 
+def ratio(counts: np.ndarray, values: np.ndarray, gold: np.ndarray) -> np.ndarray:
+    """Sum of the drawn values over the sum of their weights, such as right words over words, float64 (resamples,).
+
+    Args:
+        counts: How often each item was drawn, (resamples, items).
+        values: Value of each item, such as the right words of a sentence, (items,).
+        gold: Weight of each item, such as its number of words, (items,).
+    """
+    return counts @ values / (counts @ gold)
+
+
 def _ranks(counts: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Middle rank of each item among the drawn ones, (resamples, n)."""
     _, group = np.unique(values, return_inverse=True)
@@ -77,6 +92,7 @@ STATISTICS: dict[str, Callable[..., np.ndarray]] = {
     "mean": mean,
     "spearman": spearman,
     "average_precision": average_precision,
+    "ratio": ratio,
 }
 
 
@@ -85,52 +101,156 @@ class Outcomes:
     """Outcomes of a model on each item of a task: enough to resample the task's score without the model.
 
     Attributes:
-        score: The task's score as mteb computed it, 0 to 1 (correlations -1 to 1).
+        score: The task's score, in its own unit: points for the tasks of mteb, nats for a loss.
         statistic: The statistic of the items that is the score, a key of :data:`STATISTICS`; ``replicates`` if
-            ``values`` are the scores of mteb's own resamples (clustering); or ``none`` if mteb's score can't be taken
-            apart.
+            ``values`` are the scores of mteb's own resamples (clustering); or ``none`` if there are no outcomes.
         values: float64 (items,): outcome of each query or text, or similarity of each pair.
-        gold: float64 (items,): gold score or label of each pair; None if not needed.
+        gold: float64 (items,): gold score, label or weight of each item; None if not needed.
         groups: int (items,), from 0: items of one group are drawn together, because they share a text; None draws
             each item on its own.
         items: Number of items.
         units: Digest of the units that are drawn, in order (:func:`units`): tasks over the same queries have the same
             resamples, other tasks have their own.
         digest: Digest of the texts that were embedded; only outcomes on the same texts can be paired.
-        resamples: Number of bootstrap resamples.
-        seed: Of the bootstrap.
+        factor: What a statistic of the items is multiplied by to give the score: 100 for points.
+        why: Why there are no outcomes, if there are none: a sentence for readers.
     """
 
     score: float
     statistic: str
     values: np.ndarray
-    gold: np.ndarray | None
-    groups: np.ndarray | None
-    items: int
-    units: str
-    digest: str
-    resamples: int
-    seed: int
+    gold: np.ndarray | None = None
+    groups: np.ndarray | None = None
+    items: int = 0
+    units: str = ""
+    digest: str = ""
+    factor: float = 1.0
+    why: str = ""
+    _kept: dict[tuple[int, int], np.ndarray] = field(default_factory=dict, init=False)
 
-    def resampled(self) -> np.ndarray:
-        """The score of every resample, float64 (resamples,); equal seed and units draw the same resamples."""
+    def __repr__(self) -> str:
+        return f"Outcomes({self.score:.4g}, {self.statistic}, {self.items} items)"
+
+    @classmethod
+    def none(cls, score: float, why: str, items: int = 0) -> Self:
+        """A score without outcomes by item.
+
+        Args:
+            score: The score.
+            why: The reason, a sentence for readers.
+            items: Number of items, if known.
+        """
+        return cls(score, "none", np.zeros(0), items=items, why=why)
+
+    @classmethod
+    def of_values(
+        cls,
+        values: Sequence[float] | np.ndarray,
+        texts: Iterable[object],
+        weights: Sequence[float] | np.ndarray | None = None,
+        factor: float = 1.0,
+    ) -> Self:
+        """Outcomes whose score is the mean of a value per item; with weights, the sum of values over that of weights.
+
+        Args:
+            values: One per item.
+            texts: What the items are, in order: only outcomes on the same are paired.
+            weights: One per item, such as the number of words of a sentence of which ``values`` are right.
+            factor: What the mean is multiplied by, such as 100 for a share in per cent.
+        """
+        numbers, drawn = np.asarray(values, dtype=float), units(texts)
+        gold = None if weights is None else np.asarray(weights, dtype=float)
+        score = numbers.mean() if gold is None else numbers.sum() / gold.sum()
+        kind = "mean" if gold is None else "ratio"
+        return cls(float(factor * score), kind, numbers, gold, None, len(numbers), drawn, drawn, factor)
+
+    @property
+    def drawn(self) -> int:
+        """Number of units that are drawn: items, groups of items, or mteb's resamples."""
+        return len(self.values) if self.groups is None else int(self.groups.max()) + 1
+
+    def resampled(self, resamples: int = 2000, seed: int = 0) -> np.ndarray:
+        """The score of every resample, float64; equal seed and units draw the same resamples.
+
+        Args:
+            resamples: Their number; mteb's own resamples are as many as it made.
+            seed: Of the draws.
+
+        Returns:
+            (resamples,), or two NaN if there are no outcomes.
+        """
         if self.statistic == "replicates":
-            return self.values
+            return self.factor * self.values
         if self.statistic == "none":
             return np.full(2, np.nan)
-        statistic = STATISTICS[self.statistic]
-        groups = np.arange(len(self.values)) if self.groups is None else self.groups
-        blocks = _draws(int(groups.max()) + 1, self.resamples, [self.seed, *self.units.encode()])
-        return np.concatenate([statistic(counts[:, groups], self.values, self.gold) for counts in blocks])
+        if (resamples, seed) not in self._kept:  # one model is compared with many
+            statistic = STATISTICS[self.statistic]
+            groups = np.arange(len(self.values)) if self.groups is None else self.groups
+            blocks = _draws(self.drawn, resamples, [seed, *self.units.encode()])
+            found = np.concatenate([statistic(counts[:, groups], self.values, self.gold) for counts in blocks])
+            self._kept[resamples, seed] = self.factor * found
+        return self._kept[resamples, seed]
 
     def reproduces_score(self) -> bool:
-        """True if the items, each taken once, give mteb's score."""
-        if self.statistic == "replicates":
-            return bool(np.isclose(self.values.mean(), self.score, atol=_ROUNDED))
+        """True if the items, each taken once, give the score."""
         if self.statistic == "none" or not len(self.values):
             return False
-        once = np.ones((1, len(self.values)))
-        return bool(np.isclose(STATISTICS[self.statistic](once, self.values, self.gold)[0], self.score, atol=_ROUNDED))
+        if self.statistic == "replicates":
+            found = self.values.mean()
+        else:
+            found = STATISTICS[self.statistic](np.ones((1, len(self.values))), self.values, self.gold)[0]
+        return bool(np.isclose(found, self.score / self.factor, atol=_ROUNDED))
+
+    def packed(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Plain data and arrays from which :meth:`unpacked` makes these outcomes again, up to rounding.
+
+        Similarities are kept as ranks, on which alone their statistics depend; numbers as float16, exact for ranks up
+        to 2048. The name of an array is a digest of its content: equal ones are kept once, and changed ones noticed.
+        """
+        values = rankdata(self.values) if self.statistic in _RANKED else self.values
+        parts = {"values": _narrow(values), "gold": self.gold, "groups": self.groups}
+        arrays = {part: _narrow(array) for part, array in parts.items() if array is not None and len(array)}
+        names = {part: _name(array) for part, array in arrays.items()}
+        plain = {"score": float(f"{self.score:.7g}"), "statistic": self.statistic, "items": self.items}
+        plain |= {"units": self.units, "digest": self.digest, "factor": self.factor, "why": self.why}
+        return plain | names, {names[part]: array for part, array in arrays.items()}
+
+    @classmethod
+    def unpacked(cls, plain: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Self:
+        """Outcomes from what :meth:`packed` returned.
+
+        Args:
+            plain: Its plain data.
+            arrays: Its arrays, others may be among them.
+
+        Raises:
+            DamagedFileError: An array is missing, or is not the one that was packed.
+        """
+        found = {}
+        for part in _PARTS:
+            if (name := plain.get(part)) is None:
+                continue
+            if name not in arrays or _name(array := arrays[name]) != name:
+                got = "others" if name in arrays else "none"
+                raise DamagedFileError(f"expected the {part} that were recorded, got {got}")
+            found[part] = array.astype(int if part == "groups" else float)
+        rest = {name: value for name, value in plain.items() if name not in _PARTS}
+        return cls(**{"values": np.zeros(0), **rest, **found})
+
+
+_PARTS = ("values", "gold", "groups")
+_RANKED = ("spearman", "average_precision")
+
+
+def _narrow(array: np.ndarray) -> np.ndarray:
+    """The array in the smallest type that keeps it: whole numbers of groups, float16, or float32 for large values."""
+    if np.issubdtype(array.dtype, np.integer):
+        return array.astype(np.uint16 if array.max(initial=0) < 2**16 else np.uint32)
+    return array.astype(np.float16 if np.abs(array).max(initial=0) < 6e4 else np.float32)
+
+
+def _name(array: np.ndarray) -> str:
+    return hashlib.sha256(f"{array.dtype} {array.shape} ".encode() + array.tobytes()).hexdigest()[:24]
 
 
 def units(texts: Iterable[object]) -> str:

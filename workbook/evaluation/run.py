@@ -16,9 +16,9 @@ import pandas as pd
 from ..corpora import authored
 from ..errors import InvalidValueError, MissingDataError, whole
 from ..scale import Scale, get_scale
-from . import intervals
+from .effects import Quantity, effect
 from .outcomes import Outcomes, average_precision, units
-from .suites import LOCAL_STS, SUITES, task_names, tasks
+from .suites import LOCAL_STS, OFFLINE_SUITES, SUITES, task_names, tasks
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -28,7 +28,7 @@ COLUMNS = ["model", "suite", "task", "type", "metric", "score", "low", "high", "
 
 def evaluate(
     model: SentenceTransformer,
-    suite: str | Iterable[str] = "docs",
+    suite: str | Iterable[str] = OFFLINE_SUITES,
     *,
     scale: Scale | str = "quick",
     instructions: str | None = "suite",
@@ -47,9 +47,9 @@ def evaluate(
 
     Args:
         model: Any SentenceTransformer. Queries go through ``encode_query``, documents through ``encode_document``.
-        suite: A name from :data:`SUITES`, a task of one, any mteb task, or a list of tasks.
+        suite: Names of suites, from :data:`SUITES`, or of tasks; those of mteb too.
         scale: Sizes of the offline tasks, resamples, and the longest input in tokens.
-        instructions: ``suite`` for those of the suite (its paper's), a paper's name or ``docs`` for that set, None for
+        instructions: ``suite`` for those of the suites (a paper's), a paper's name or ``docs`` for that set, None for
             none. They are given bare, as ``prompt``, to models that begin with a ``workbook.modules.Decoder``, which
             lays them out. ``suite`` gives none to single tasks, nor to other models, which would put a bare instruction
             straight before the text and pool both; a model's own prompts still apply.
@@ -74,18 +74,19 @@ def evaluate(
         raise InvalidValueError("model", "a SentenceTransformer", model, "workbook.build(method) makes one.")
     batch_size, seed = whole("batch_size", batch_size), whole("seed", seed, 0)
     scale = scale if isinstance(scale, Scale) else get_scale(scale)
-    names = task_names(suite)
+    names, asked = task_names(suite), [suite] if isinstance(suite, str) else list(suite)
     first = next(iter(model), None)
     lays_out = all(isinstance(next(iter(part), None), Decoder) for part in _parts(model))
     if instructions == "suite":
-        instructions = next((s.instructions for s in SUITES.values() if s.tasks == names and lays_out), None)
+        sets = {SUITES[one].instructions if one in SUITES else None for one in asked}
+        instructions = sets.pop() if len(sets) == 1 and lays_out else None
     known = None if instructions is None else _instructions(instructions)
     if known is not None and not lays_out:
         expected = f"suite or None for a model that begins with {type(first).__name__} instead of a Decoder"
         hint = "To give it instructions in its own words, set them as model.prompts['query'] and ['document']."
         raise InvalidValueError("instructions", expected, instructions, hint)
     label = name or model.model_card_data.model_name or "model"
-    suite_name = suite if isinstance(suite, str) and suite in SUITES else "tasks"
+    suites = {task: one for one in asked[::-1] if one in SUITES for task in SUITES[one].tasks}
     rows, outcomes = [], {}
     with _undisturbed(), cut_to(model, scale.max_length):
         from tqdm.auto import tqdm
@@ -97,78 +98,69 @@ def evaluate(
         for task in bar:
             bar.set_postfix_str(task.metadata.name)
             started = time.perf_counter()
-            result = _run(task, encoder, scale.resamples, seed)
-            half = 100 * intervals.of_resampled(result.resampled()) if result.reproduces_score() else np.nan
-            score = 100 * result.score
-            outcomes[task.metadata.name] = result
+            result = outcomes[task.metadata.name] = _run(task, encoder)
+            score = effect({"it": 1.0}, {"it": Quantity.of(result)}, scale.resamples, seed)
             rows.append(
                 {
                     "model": label,
-                    "suite": suite_name,
+                    "suite": suites.get(task.metadata.name, "tasks"),
                     "task": task.metadata.name,
                     "type": task.metadata.type,
                     "metric": task.metadata.main_score,
-                    "score": score,
-                    "low": max(score - half, -100.0),
-                    "high": min(score + half, 100.0),
+                    "score": score.value,
+                    "low": max(score.low, -100.0),
+                    "high": min(score.high, 100.0),
                     "items": result.items,
                     "seconds": time.perf_counter() - started,
                 }
             )
     frame = pd.DataFrame(rows, columns=COLUMNS)
-    frame.attrs["outcomes"] = outcomes
+    frame.attrs |= {"outcomes": outcomes, "bootstrap": (scale.resamples, seed)}
     return frame
 
 
 def compare(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
-    """Paired difference of two models, first minus second, over the same items, by a paired bootstrap.
+    """Paired difference of two models, first minus second, over the same items; see :func:`~.effects.effect`.
 
     Both models have the same resamples, so that what makes an item hard for both drops out of the interval.
 
     Args:
         first: A frame from :func:`evaluate`, or some of its rows (frames joined by ``pd.concat`` have lost the items).
-        second: Another, at the same scale and seed.
+        second: Another, at the same scale.
 
     Returns:
-        One row per task in both, then the row ``average`` over these tasks: task, type, metric, difference, low, high
-        (points; 95 % interval), items.
+        One row per task in both, then one per suite as in :func:`average`: task, type, metric, difference, low, high,
+        detectable (points; 95 % interval; smallest effect to be seen with 80 % power), items.
 
     Raises:
-        InvalidValueError: A frame without items, no task in common, or different texts, seeds or resamples.
+        InvalidValueError: A frame without items, no task in common, or different texts.
     """
     for side, frame in (("first", first), ("second", second)):
         if not isinstance(frame, pd.DataFrame) or "outcomes" not in frame.attrs:
             raise InvalidValueError(side, "a frame as evaluate gave it", type(frame), "Compare before pd.concat.")
-    shared = [task for task in first["task"] if task in set(second["task"])]
-    if not shared:
+    shared = first[first["task"].isin(second["task"])]
+    if shared.empty:
         raise InvalidValueError("second", f"a frame with one of the tasks {list(first['task'])}", list(second["task"]))
-    rows, differences = [], []
-    for _, row in first[first["task"].isin(shared)].iterrows():
-        one, other = (frame.attrs["outcomes"][row["task"]] for frame in (first, second))
-        settings = [(o.digest, o.items, o.seed, o.resamples) for o in (one, other)]
-        if settings[0] != settings[1]:
-            expected = f"the texts, seed and resamples of first, {settings[0]}"
-            raise InvalidValueError(f"second, task {row['task']}", expected, settings[1])
-        known = one.reproduces_score() and other.reproduces_score()
-        resampled = one.resampled() - other.resampled() if known else np.full(2, np.nan)
-        differences.append((one.units, resampled))
-        difference, half = 100 * (one.score - other.score), 100 * intervals.of_resampled(resampled)
-        rows.append(
-            [row["task"], row["type"], row["metric"], difference, difference - half, difference + half, one.items]
-        )
-    mean, half = float(np.mean([row[3] for row in rows])), _margin_of_mean(differences)
-    rows.append(["average", "", "", mean, mean - half, mean + half, sum(row[-1] for row in rows)])
-    return pd.DataFrame(rows, columns=["task", "type", "metric", "difference", "low", "high", "items"])
+    both = {"first": Quantity.of(shared), "second": Quantity.of(second[second["task"].isin(shared["task"])])}
+    resamples, seed = first.attrs["bootstrap"]
+    rows = []
+    for name, rows_of in _groups_of_tasks(shared):
+        on = {side: quantity.on(list(rows_of["task"])) for side, quantity in both.items()}
+        gap = effect({"first": 1.0, "second": -1.0}, on, resamples, seed)
+        kind = rows_of.iloc[0] if name in list(rows_of["task"]) else {"type": "", "metric": ""}
+        rows.append([name, kind["type"], kind["metric"], gap.value, gap.low, gap.high, gap.detectable, gap.items])
+    columns = ["task", "type", "metric", "difference", "low", "high", "detectable", "items"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def average(scores: pd.DataFrame) -> pd.DataFrame:
-    """The mean over the tasks of one model, with its 95 % interval.
+    """The mean over the tasks of each suite, of one model, with its 95 % interval; suites are never mixed.
 
     Args:
         scores: A frame from :func:`evaluate`.
 
     Returns:
-        One row with the columns of ``scores``, its task called ``average``.
+        One row per suite that has several tasks in ``scores``, with its columns; the row's task is the suite's name.
 
     Raises:
         InvalidValueError: A frame without items, or without rows.
@@ -176,24 +168,14 @@ def average(scores: pd.DataFrame) -> pd.DataFrame:
     if not isinstance(scores, pd.DataFrame) or "outcomes" not in scores.attrs or scores.empty:
         expected = "a frame as evaluate gave it, with a task or more"
         raise InvalidValueError("scores", expected, type(scores), "Average before pd.concat.")
-    found = [scores.attrs["outcomes"][task] for task in scores["task"]]
-    parts = [(o.units, o.resampled() if o.reproduces_score() else np.full(2, np.nan)) for o in found]
-    mean, half = float(scores["score"].mean()), _margin_of_mean(parts)
-    row = scores.iloc[:1].assign(task="average", type="", metric="", score=mean, low=mean - half, high=mean + half)
-    return row.assign(items=scores["items"].sum(), seconds=scores["seconds"].sum())
-
-
-def _margin_of_mean(parts: list[tuple[str, np.ndarray]]) -> float:
-    """Half the width, in points, of the 95 % interval of the mean over tasks, from their units and resampled scores.
-
-    Tasks over the same queries draw the same resamples, and are summed resample by resample, which keeps their
-    correlation. Tasks over different ones are independent. The tasks themselves are not a sample: only items vary.
-    """
-    together: dict[tuple[str, int], np.ndarray] = {}
-    for units_of_task, resampled in parts:
-        key = units_of_task, len(resampled)
-        together[key] = together.get(key, 0) + 100 * resampled
-    return intervals.of_errors(*map(intervals.standard_error, together.values())) / len(parts)
+    rows = []
+    for name, tasks_of in _groups_of_tasks(scores):
+        if name in set(tasks_of["task"]):
+            continue
+        found = effect({"it": 1.0}, {"it": Quantity.of(tasks_of)}, *scores.attrs["bootstrap"])
+        row = tasks_of.iloc[:1].assign(task=name, type="", metric="", score=found.value, low=found.low, high=found.high)
+        rows.append(row.assign(items=found.items, seconds=tasks_of["seconds"].sum()))
+    return pd.concat(rows, ignore_index=True) if rows else scores.iloc[:0]
 
 
 def _instructions(name: str) -> pd.DataFrame:
@@ -202,7 +184,23 @@ def _instructions(name: str) -> pd.DataFrame:
     return frame[frame["source"].str.contains("evaluation")]
 
 
-def _run(task: Any, encoder: Any, resamples: int, seed: int) -> Outcomes:
+def _groups_of_tasks(scores: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Each task alone, then the tasks of each suite that has several in the frame, by name."""
+    for _, row in scores.iterrows():
+        yield row["task"], _part(scores, scores["task"] == row["task"])
+    for suite in scores["suite"].unique():
+        inside = scores["suite"] == suite
+        if suite in SUITES and inside.sum() > 1:
+            yield suite, _part(scores, inside)
+
+
+def _part(scores: pd.DataFrame, chosen: pd.Series) -> pd.DataFrame:
+    rows = scores[chosen]
+    rows.attrs |= scores.attrs
+    return rows
+
+
+def _run(task: Any, encoder: Any) -> Outcomes:
     """Run one task and keep what mteb would have written to disk: the outcome of each item."""
     import mteb
     from mteb.abstasks.aggregated_task import AbsTaskAggregate
@@ -239,7 +237,11 @@ def _run(task: Any, encoder: Any, resamples: int, seed: int) -> Outcomes:
     found = _items(task, result, kept) if kept["runs"] == 1 else _NO_ITEMS
     for part in absent:
         part.unload_data()
-    return Outcomes(float(result.get_score()), *found, encoder.digest(), resamples, seed)
+    made = Outcomes(100 * float(result.get_score()), *found, encoder.digest(), factor=100.0)
+    if made.reproduces_score():
+        return made
+    why = f"mteb's score of {task.metadata.name} can't be taken apart into items."
+    return Outcomes.none(made.score, why, made.items)
 
 
 def _load(task: Any) -> None:

@@ -35,8 +35,13 @@ def _names(text: str) -> tuple[str, ...]:
 
 SUITES: dict[str, Suite] = {
     "docs": Suite(
-        "Offline tasks of every type, from the docs corpus and the project's own texts",
-        _names("DocsRetrieval DocsReranking DocsPairs TopicClustering ReviewClassification ParaphraseLadder"),
+        "Offline, in-domain: summaries and descriptions of docstrings, what methods here are trained on",
+        _names("DocsRetrieval DocsReranking DocsPairs"),
+        "docs",
+    ),
+    "other": Suite(
+        "Offline, out-of-domain: topics, reviews and paraphrases that the project wrote, like nothing trained on",
+        _names("TopicClustering ReviewClassification ParaphraseLadder"),
         "docs",
     ),
     "llm2vec-15": Suite(
@@ -89,8 +94,11 @@ SUITES: dict[str, Suite] = {
 }
 """Suites by name. Those of the papers need the Hugging Face Hub, its cache, or local files (:data:`LOCAL_STS`)."""
 
-OFFLINE = (*SUITES["docs"].tasks, "PackageClustering")
-"""Tasks that are built here: those of suite docs, and one outside it, since methods train on its packages."""
+OFFLINE_SUITES = ("docs", "other")
+"""The suites that need no data: in-domain and out-of-domain, reported side by side and never averaged."""
+
+OFFLINE = (*SUITES["docs"].tasks, *SUITES["other"].tasks, "PackageClustering")
+"""Tasks that are built here: those of both suites, and one outside, since methods train on its packages as labels."""
 
 LOCAL_STS = {
     "STSBenchmark": ("stsb/stsb-en-test.csv", "stsbenchmark/sts-test.csv"),
@@ -103,7 +111,7 @@ def tasks(suite: str | Iterable[str], scale: Scale | str = "quick") -> list[Any]
     """The mteb tasks of a suite, fresh ones at each call.
 
     Args:
-        suite: A name from :data:`SUITES` or :data:`OFFLINE`, of any mteb task, or several names of tasks. Tasks of the
+        suite: A name from :data:`SUITES` or :data:`OFFLINE`, of any mteb task, or several names. Tasks of the
             English MTEB are as in that benchmark (English parts, dev split of MSMARCO).
         scale: Sizes of the offline tasks; tasks of mteb always run whole.
 
@@ -127,17 +135,15 @@ def tasks(suite: str | Iterable[str], scale: Scale | str = "quick") -> list[Any]
 
 
 def task_names(suite: str | Iterable[str]) -> tuple[str, ...]:
-    """Names of the tasks of a suite; a name that is not a suite's counts as a task's.
+    """Names of the tasks of suites, each once; a name that is not a suite's counts as a task's.
 
     Raises:
         InvalidValueError: No name at all.
     """
-    if isinstance(suite, str) and suite:
-        return SUITES[suite].tasks if suite in SUITES else (suite,)
-    names = tuple(suite) if isinstance(suite, Iterable) else ()
+    names = (suite,) if isinstance(suite, str) and suite else tuple(suite) if isinstance(suite, Iterable) else ()
     if not names or not all(isinstance(name, str) for name in names):
-        raise InvalidValueError("suite", f"one of {', '.join(SUITES)}, an mteb task, or a list of tasks", suite)
-    return names
+        raise InvalidValueError("suite", f"one of {', '.join(SUITES)}, an mteb task, or a list of them", suite)
+    return tuple(dict.fromkeys(task for name in names for task in (SUITES[name].tasks if name in SUITES else (name,))))
 
 
 def sts_file(name: str) -> Path | None:

@@ -3,38 +3,58 @@
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from ..errors import InvalidValueError
 
 _COMPARISONS = {ast.Gt: operator.gt, ast.GtE: operator.gt, ast.Lt: operator.lt, ast.LtE: operator.lt}
 
 
-def names(clause: str, where: str) -> set[str]:
-    """The names of the quantities in a comparison.
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison as an effect and the side of it that is claimed.
+
+    Attributes:
+        weights: The effect, as weights of named quantities.
+        above: The effect is claimed to be above this; minus infinity if the claim has no such bound.
+        below: And below this; infinity likewise. A claim of no difference has both: its margin.
+    """
+
+    weights: Mapping[str, float]
+    above: float
+    below: float
+
+    def outcome(self, low: float, high: float) -> str:
+        """``holds`` if the whole interval is on the claimed side, ``fails`` if all of it is on the other, else ``open``.
+
+        Args:
+            low: Lower end of the effect's interval.
+            high: Upper end.
+        """
+        if low > self.above and high < self.below:
+            return "holds"
+        return "fails" if high < self.above or low > self.below else "open"
+
+    def effect(self, numbers: Mapping[str, float]) -> float:
+        """The effect of exact numbers by name."""
+        return sum(weight * numbers[name] for name, weight in self.weights.items())
+
+
+def read(clause: str, where: str) -> Comparison:
+    """A comparison from its text.
+
+    An effect of several quantities is written so that the claim is that it is large: ``a < b`` is about b - a.
 
     Args:
-        clause: A comparison, such as ``"mean > last_token + 5"``.
+        clause: Such as ``"mean > last_token + 5"``, or a margin, ``"-1 < a - b < 1"``.
         where: Owner of the comparison, for messages.
 
     Raises:
-        InvalidValueError: The comparison can't be read.
-    """
-    return {name for margin in margins(clause, where) for name in margin if name}
-
-
-def margins(clause: str, where: str) -> list[dict[str, float]]:
-    """A comparison as linear forms, one per comparison sign, positive where it holds.
-
-    Args:
-        clause, where: See `names`.
-
-    Returns:
-        Coefficients by name, the constant under ``""``.
-
-    Raises:
-        InvalidValueError: The comparison can't be read.
+        InvalidValueError: It can't be read; it names no quantity, so that nothing measured decides it; it is a chain
+            about several effects; or no number is on the claimed side.
     """
     try:
         tree = ast.parse(clause, mode="eval").body
@@ -46,7 +66,26 @@ def margins(clause: str, where: str) -> list[dict[str, float]]:
         expected = "comparisons with < or > of names, numbers, sums and differences, such as 'mean > last_token + 5'"
         raise InvalidValueError(where, expected, clause) from error
     pairs = zip(sides, sides[1:], signs, strict=False)
-    return [_add(left, right, -1, sign) for left, right, sign in pairs]
+    margins = [_add(left, right, -1, sign) for left, right, sign in pairs]
+    forms = [{name: weight for name, weight in margin.items() if name and weight} for margin in margins]
+    if not all(forms):
+        raise InvalidValueError(where, "a quantity in every comparison, since numbers alone decide nothing", clause)
+    weights = forms[0]
+    if len(forms) > 1 or len(weights) == 1:  # in the words of the rule: a share stays a share
+        written = next(side for side in sides if any(side.get(name) for name in weights))
+        sign = math.copysign(1.0, next(written[name] / weights[name] for name in weights if written.get(name)))
+        weights = {name: sign * weight for name, weight in weights.items()}
+    above, below = -math.inf, math.inf
+    for margin, form in zip(margins, forms, strict=True):
+        factor = next(form.get(name, 0.0) / weight for name, weight in weights.items())
+        if set(form) != set(weights) or any(not math.isclose(form[n], factor * w) for n, w in weights.items()):
+            hint = "Write each comparison as a clause of its own."
+            raise InvalidValueError(where, "a chain about one effect", clause, hint)
+        bound = -margin.get("", 0.0) / factor
+        above, below = (max(above, bound), below) if factor > 0 else (above, min(below, bound))
+    if above >= below:
+        raise InvalidValueError(where, "a side that some effect is on", clause)
+    return Comparison(weights, above, below)
 
 
 def _linear(node: ast.expr) -> dict[str, float]:
