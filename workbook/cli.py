@@ -108,16 +108,25 @@ def claims(
 ) -> None:
     """Print what a run found for each claim of the papers; write ledger.json, ledger.csv and a figure into its folder.
 
-    Measured and published are effects: the size of the claimed difference in its units, positive where the claim holds.
+    Published and here are effects: the claimed difference in its units, with its 95% interval.
     """
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
     from .papers import ledger
 
     folder = output or ROOT / "outputs" / get_scale(scale).name
     rows = ledger.write(folder)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=180)
     for paper, part in rows.groupby("paper", sort=False):
         text = ledger.readable(part)
-        padded = text.apply(lambda column: column.str.ljust(column.str.len().max()))
-        print(f"{paper}\n{padded.to_string(index=False, justify='left')}\n")
+        drawn = Table(*text.columns, title=paper, show_lines=True)
+        for cells in text.itertuples(index=False):
+            drawn.add_row(*map(escape, cells))
+        console.print(drawn)
     print(ledger.counts(rows).to_string())
     print(f"Ledger: {folder / 'ledger.json'}, {folder / 'ledger.csv'}")
 

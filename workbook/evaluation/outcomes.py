@@ -6,10 +6,13 @@ function of such counts, so that all resamples are computed at once and none is 
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import io
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from scipy.stats import rankdata
@@ -201,45 +204,91 @@ class Outcomes:
             found = STATISTICS[self.statistic](np.ones((1, len(self.values))), self.values, self.gold)[0]
         return bool(np.isclose(found, self.score / self.factor, atol=_ROUNDED))
 
-    def packed(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Plain data and arrays from which :meth:`unpacked` makes these outcomes again, up to rounding.
-
-        Similarities are kept as ranks, on which alone their statistics depend; numbers as float16, exact for ranks up
-        to 2048. The name of an array is a digest of its content: equal ones are kept once, and changed ones noticed.
-        """
-        values = rankdata(self.values) if self.statistic in _RANKED else self.values
-        parts = {"values": _narrow(values), "gold": self.gold, "groups": self.groups}
-        arrays = {part: _narrow(array) for part, array in parts.items() if array is not None and len(array)}
-        names = {part: _name(array) for part, array in arrays.items()}
-        plain = {"score": float(f"{self.score:.7g}"), "statistic": self.statistic, "items": self.items}
-        plain |= {"units": self.units, "digest": self.digest, "factor": self.factor, "why": self.why}
-        return plain | names, {names[part]: array for part, array in arrays.items()}
-
-    @classmethod
-    def unpacked(cls, plain: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Self:
-        """Outcomes from what :meth:`packed` returned.
-
-        Args:
-            plain: Its plain data.
-            arrays: Its arrays, others may be among them.
-
-        Raises:
-            DamagedFileError: An array is missing, or is not the one that was packed.
-        """
-        found = {}
-        for part in _PARTS:
-            if (name := plain.get(part)) is None:
-                continue
-            if name not in arrays or _name(array := arrays[name]) != name:
-                got = "others" if name in arrays else "none"
-                raise DamagedFileError(f"expected the {part} that were recorded, got {got}")
-            found[part] = array.astype(int if part == "groups" else float)
-        rest = {name: value for name, value in plain.items() if name not in _PARTS}
-        return cls(**{"values": np.zeros(0), **rest, **found})
-
 
 _PARTS = ("values", "gold", "groups")
 _RANKED = ("spearman", "average_precision")
+
+
+def pack(outcomes: Iterable[object]) -> tuple[str, dict[str, np.ndarray]]:
+    """Outcomes as arrays for one compressed file.
+
+    Similarities are kept as ranks, on which alone their statistics depend; numbers as float16, exact for ranks up to
+    2048. The name of an array is a digest of its content: equal ones are kept once, and changed ones noticed.
+
+    Args:
+        outcomes: The outcomes; anything else among them has a place, but is not kept.
+
+    Returns:
+        The name of the array that lists them, and all arrays by name.
+    """
+    listed, arrays = {}, {}
+    for place, one in enumerate(outcomes):
+        if not isinstance(one, Outcomes):
+            continue
+        values = rankdata(one.values) if one.statistic in _RANKED else one.values
+        parts = {
+            part: _narrow(array) for part, array in zip(_PARTS, (values, one.gold, one.groups)) if array is not None
+        }
+        listed[place] = {
+            **{"score": float(f"{one.score:.7g}"), "statistic": one.statistic, "items": one.items, "why": one.why},
+            **{"units": one.units, "digest": one.digest, "factor": one.factor},
+            **{part: _name(array) for part, array in parts.items()},
+        }
+        arrays |= {_name(array): array for array in parts.values()}
+    index = np.frombuffer(json.dumps(listed).encode(), dtype=np.uint8)
+    return _name(index), {_name(index): index, **arrays}
+
+
+def unpack(name: str, arrays: Mapping[str, np.ndarray]) -> dict[int, Outcomes]:
+    """The outcomes that :func:`pack` was given, by their place, up to rounding.
+
+    Args:
+        name: The name that it returned.
+        arrays: Its arrays; others may be among them.
+
+    Raises:
+        DamagedFileError: An array is missing, or is not the one that was packed.
+    """
+    found = {}
+    for place, plain in json.loads(_array(name, arrays).tobytes()).items():
+        parts = {part: _array(plain.pop(part), arrays) for part in _PARTS if part in plain}
+        numbers = {part: array.astype(int if part == "groups" else float) for part, array in parts.items()}
+        found[int(place)] = Outcomes(**plain, **numbers)
+    return found
+
+
+def as_text(outcomes: Outcomes) -> str:
+    """Outcomes as a line of text, for a log; see :func:`pack`."""
+    name, arrays = pack([outcomes])
+    with io.BytesIO() as file:
+        np.savez_compressed(file, **arrays)
+        return f"{name} {base64.b64encode(file.getvalue()).decode()}"
+
+
+def from_text(text: str) -> Outcomes:
+    """The outcomes of :func:`as_text`.
+
+    Raises:
+        DamagedFileError: As :func:`unpack`.
+    """
+    name, content = text.split()
+    with np.load(io.BytesIO(base64.b64decode(content))) as file:
+        return unpack(name, dict(file))[0]
+
+
+def packed_names(name: str, arrays: Mapping[str, np.ndarray]) -> set[str]:
+    """Names of all arrays that :func:`unpack` reads for ``name``; only itself if it is not there."""
+    if name not in arrays:
+        return {name}
+    listed = json.loads(arrays[name].tobytes()).values()
+    return {name} | {plain[part] for plain in listed for part in _PARTS if part in plain}
+
+
+def _array(name: str, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    if name not in arrays or _name(arrays[name]) != name:
+        got = "others" if name in arrays else "none"
+        raise DamagedFileError(f"Expected the outcomes that were recorded, got {got}.")
+    return arrays[name]
 
 
 def _narrow(array: np.ndarray) -> np.ndarray:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ..errors import UnknownNameError
 from . import anchor, causal2vec, equal_budget, gritlm, lens, llm2vec, nv_embed
-from .compare import compared, differences, estimate, judged, paired
-from .curves import area, steps_to_reach
+from .compare import did_not_learn, differences, judged, levels, paired, quantities, quantity
+from .curves import heights, steps_to_reach
 from .grid import Experiment, Variant
 from .records import RECORDED, Record
-from .summary import accuracy, over_seeds
+from .summary import over_seeds
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
@@ -23,16 +23,17 @@ __all__ = [
     "Experiment",
     "Record",
     "Variant",
-    "accuracy",
-    "area",
-    "compared",
+    "did_not_learn",
     "differences",
-    "estimate",
     "find",
     "get",
+    "heights",
     "judged",
+    "levels",
     "over_seeds",
     "paired",
+    "quantities",
+    "quantity",
     "steps_to_reach",
 ]
 

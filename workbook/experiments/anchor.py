@@ -10,17 +10,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pandas as pd
 
 from .. import evaluation, probes
 from ..corpora.authored import instruction_of
 from ..corpora.docs import load_docs
-from ..evaluation.intervals import of_ratio
+from ..evaluation.outcomes import Outcomes
 from ..evaluation.run import cut_to
 from ..methods import anchor
-from .grid import SUITE_DOCS, Experiment, Variant
-from .suite import held_out_loss, smaller, suite_docs
+from .grid import SUITES, Experiment, Variant
+from .suite import held_out_loss, kept_along, row, smaller, suites_and_loss
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -63,16 +62,18 @@ def held_out(count: int) -> tuple[pd.DataFrame, str]:
 
 
 def evaluate_variant(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
-    """Suite docs, the loss of writing a text from the vector of its own pair and of another, and the written texts.
+    """Both offline suites, two held-out losses, and written texts.
+
+    The losses are the contrastive one, and that of writing a text from the vector of its own pair and of another.
 
     Args:
         model: An embedder; it is left as it is.
         sizes: Sizes of evaluation.
 
     Returns:
-        Tidy rows: ``metric``, ``task``, ``score``, ``low``, ``high``, ``items`` and ``text``. Rows of the metric
-        ``score`` are those of suite docs. ``own``, ``shuffled`` and their difference, ``saved``, are nats per token
-        over 64 pairs by direction (``task``), ``saved`` with its 95% interval over pairs. ``written`` has a direction
+        Tidy rows: ``metric``, ``task``, ``score``, ``low``, ``high``, ``items``, ``text`` and ``outcomes``. Rows of the
+        metrics ``score`` and ``loss`` are those of :func:`~.suite.suites_and_loss`. ``own``, ``shuffled`` and their
+        difference, ``saved``, are nats per token over 64 pairs by direction (``task``). ``written`` has a direction
         as ``task``, the number of a pair as ``items``, and as ``text`` what is written for one side from the vector of
         the other alone.
 
@@ -93,20 +94,19 @@ def evaluate_variant(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
             written.append(
                 pd.DataFrame({"metric": "written", "task": direction, "items": range(WRITTEN), "text": texts})
             )
-    rows = [suite_docs(model, sizes).assign(metric="score"), _saved(losses), *written]
-    return pd.concat(rows, ignore_index=True)[["metric", "task", "score", "low", "high", "items", "text"]]
+    rows = pd.concat([suites_and_loss(model, sizes), _saved(losses), *written], ignore_index=True)
+    return rows[["metric", "task", "score", "low", "high", "items", "text", "outcomes"]]
 
 
 def _saved(losses: pd.DataFrame) -> pd.DataFrame:
-    """Losses of `probes.anchor_losses` as means over the tokens of a direction, and their difference with interval."""
+    """Losses of `probes.anchor_losses` as means over the tokens of a direction, and their difference."""
     rows = []
     for direction, part in losses.assign(saved=losses["shuffled"] - losses["own"]).groupby("direction", sort=False):
         tokens = part["tokens"]
         for what in ("own", "shuffled", "saved"):
-            nats = part[what] * tokens
-            mean, half = nats.sum() / tokens.sum(), of_ratio(nats, tokens) if what == "saved" else np.nan
-            rows.append((what, direction, mean, mean - half, mean + half, len(part)))
-    return pd.DataFrame(rows, columns=["metric", "task", "score", "low", "high", "items"])
+            outcomes = Outcomes.of_values(part[what] * tokens, part["pair"], tokens)
+            rows.append(row(direction, outcomes, metric=what))
+    return pd.concat(rows, ignore_index=True)
 
 
 def early(sizes: Scale) -> Evaluator:
@@ -121,12 +121,13 @@ def early(sizes: Scale) -> Evaluator:
 
     few = sizes.model_copy(update={"documents": sizes.documents // 2})
 
-    def measure(model: SentenceTransformer) -> dict[str, float]:
+    def measure(model: SentenceTransformer) -> dict[str, float | str]:
         found = evaluation.evaluate(model, ["DocsRetrieval"], scale=few, instructions="docs", progress=False)
         with cut_to(model, sizes.max_length):
-            return {"retrieval": found["score"].item(), "loss": held_out_loss(model)}
+            loss = held_out_loss(model)
+        return kept_along({"retrieval": found.attrs["outcomes"]["DocsRetrieval"], "loss": loss})
 
-    return Evaluator("retrieval-loss-1", _EVERY[sizes.name], measure)
+    return Evaluator("retrieval-loss-2", _EVERY[sizes.name], measure)
 
 
 def learnt(rows: pd.DataFrame) -> pd.DataFrame:
@@ -169,10 +170,10 @@ STAGES = Experiment(
     ),
     sizes=smaller,
     measure=evaluate_variant,
-    inputs=SUITE_DOCS,
+    inputs=SUITES,
     rerun_variants=(UNTRAINED, BOTH),
     losses=True,
-    version=4,
+    version=5,
 )
 EARLY = Experiment(
     name="06_early",
@@ -186,8 +187,8 @@ EARLY = Experiment(
     sizes=smaller,
     measure=evaluate_variant,
     evaluator=early,
-    inputs=SUITE_DOCS,
+    inputs=SUITES,
     rerun_variants=(BOTH,),
-    version=4,
+    version=5,
 )
 EXPERIMENTS = (STAGES, EARLY)

@@ -14,13 +14,13 @@ import pandas as pd
 from .. import methods, probes
 from ..corpora.authored import instruction_of, paraphrase_ladder, reviews, topics
 from ..corpora.docs import load_docs
-from ..evaluation.intervals import of_mean
+from ..evaluation.outcomes import Outcomes
 from ..evaluation.run import cut_to
 from ..methods import causal2vec
 from ..modules import ContextualPooling
 from ..templates import TEMPLATES
-from .grid import SUITE_DOCS, Experiment, Variant
-from .suite import held_out_loss, read_once, smaller, suite_docs
+from .grid import SUITES, Experiment, Variant
+from .suite import read_once, row, smaller, suites_and_loss
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -92,7 +92,7 @@ def texts_by_kind(sizes: Scale) -> dict[str, tuple[list[str], str | None]]:
 
 
 def evaluate_variant(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
-    """Suite docs, the loss on held-out pairs, and recency; for a concatenated vector, the halves too.
+    """Both offline suites, the loss on held-out pairs, and recency; for a concatenated vector, the halves too.
 
     Args:
         model: An embedder; it is left as it is.
@@ -100,40 +100,35 @@ def evaluate_variant(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
 
     Returns:
         Tidy rows: ``metric`` (``score``, ``loss``, ``recency`` or ``norm``), ``part`` (``whole``, or a half), ``task``
-        (or the kind of texts), ``score``, ``low``, ``high`` and ``items``. The loss is in nats. Recency is the share of
-        the end, in per cent, in the movement of the vector when the end or the beginning of a document is exchanged.
-        A norm is the length of a half. Texts are cut to ``max_length``, except for recency, which needs their ends.
+        (or the kind of texts), ``score``, ``low``, ``high``, ``items`` and ``outcomes``. The loss is in nats. Recency
+        is the share of the end, in per cent, in the movement of the vector when the end or the beginning of a document
+        is exchanged. A norm is the length of a half. Texts are cut to ``max_length``, except for recency, which needs their ends.
 
     Source: Causal2Vec, table 2, section 3.2 and appendix C.1; recency and the halves alone are this project's.
     """
     with read_once(model[0].decoder), cut_to(model, sizes.max_length):
-        rows = [suite_docs(model, sizes).assign(metric="score", part="whole")]
-        rows.append(_one("loss", "whole", "docs", np.array([held_out_loss(model)])))
+        vectors = {"whole": model}
         if getattr(model[1], "representation", None) == "concat":
-            for part, alone in halves(model).items():
-                rows.append(suite_docs(alone, sizes).assign(metric="score", part=part))
+            vectors |= halves(model)
+        rows = [suites_and_loss(one, sizes).assign(part=part) for part, one in vectors.items()]
+        if len(vectors) > 1:
             for kind, (texts, instruction) in texts_by_kind(sizes).items():
                 vectors = model.encode(texts, prompt=instruction, show_progress_bar=False)
                 lengths = np.linalg.norm(vectors.reshape(len(texts), 2, -1), axis=2)
-                rows += [_one("norm", part, kind, lengths[:, n]) for n, part in enumerate(("context", "eos"))]
+                for n, part in enumerate(("context", "eos")):
+                    rows.append(row(kind, Outcomes.of_values(lengths[:, n], texts), metric="norm", part=part))
     documents = load_docs().split("test")["document"]
     long = documents[documents.str.split().str.len().between(25, 60)].head(sizes.probe_texts).tolist()
     moved = probes.recency(model, long).pivot(index="text", columns="window", values="movement")
-    rows.append(_one("recency", "whole", "docs", (100 * moved[4] / (moved[0] + moved[4])).to_numpy()))
-    columns = ["metric", "part", "task", "score", "low", "high", "items"]
+    share = 100 * moved[4] / (moved[0] + moved[4])
+    rows.append(row("docs", Outcomes.of_values(share, long), metric="recency", part="whole"))
+    columns = ["metric", "part", "task", "score", "low", "high", "items", "outcomes"]
     return pd.concat(rows, ignore_index=True)[columns]
-
-
-def _one(what: str, part: str, task: str, values: np.ndarray) -> pd.DataFrame:
-    """One row: the mean of values, with its 95 % interval if there are several."""
-    mean, half = values.mean(), of_mean(values)
-    row = (what, part, task, mean, mean - half, mean + half, len(values))
-    return pd.DataFrame([row], columns=["metric", "part", "task", "score", "low", "high", "items"])
 
 
 COMPONENTS = Experiment(
     name="05_components",
-    description="Last token, contextual token and concatenation, trained alike: suite docs, loss, recency, lengths",
+    description="Last token, contextual token and concatenation, trained alike: both suites, loss, recency, lengths",
     variants=(
         last_token(LAST),
         variant(CONTEXTUAL, "eos"),
@@ -144,13 +139,13 @@ COMPONENTS = Experiment(
     ),
     sizes=smaller,
     measure=evaluate_variant,
-    inputs=SUITE_DOCS,
+    inputs=SUITES,
     rerun_variants=(WHOLE,),
-    version=2,
+    version=3,
 )
 CHOICES = Experiment(
     name="05_choices",
-    description="Where the contextual token stands, how many there are, and what encoder makes them: suite docs, loss",
+    description="Where the contextual token stands, how many there are, and what encoder makes them: both suites, loss",
     variants=(
         variant("before the instruction", template="causal2vec-before"),
         variant(f"{TOKENS} tokens", encoder_options={"tokens": TOKENS}),
@@ -159,7 +154,7 @@ CHOICES = Experiment(
     ),
     sizes=smaller,
     measure=evaluate_variant,
-    inputs=SUITE_DOCS,
-    version=2,
+    inputs=SUITES,
+    version=3,
 )
 EXPERIMENTS = (COMPONENTS, CHOICES)

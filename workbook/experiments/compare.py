@@ -1,15 +1,23 @@
-"""The numbers by which a claim is judged, from summarised rows: one score, or the difference of two variants."""
+"""Numbers with intervals from the rows of experiments: levels of variants, and their paired differences.
+
+Both rest on the outcomes by item that a record keeps, see `workbook.evaluation.effects`. Where a record keeps none,
+there is a number and no interval.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from .summary import accuracy, over_seeds
+from ..evaluation.effects import Estimate, Quantity, effect
+from ..evaluation.suites import SUITES
 
-Interval = tuple[float, float, float]
-"""Value, lower and upper end; both ends NaN if there is no interval, for a single seed without items."""
+LEARNED = 0.5
+"""Nats by which the loss on held-out pairs must be below chance for a model to count as one that learned. Written down
+before any record that is judged by it.
+"""
 
 
 def judged(rows: pd.DataFrame) -> pd.DataFrame:
@@ -21,84 +29,107 @@ def judged(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["source"] == rows["source"].iloc[0]]
 
 
-def estimate(summary: pd.DataFrame, variant: str, **where: str) -> Interval | None:
-    """Score and interval of a variant, of the highest row if several are left.
+def quantity(rows: pd.DataFrame, task: str | None = None) -> Quantity:
+    """What was measured of one variant.
 
     Args:
-        summary: Columns source, variant, score, low and high.
-        variant: Its name.
-        **where: Values of further columns, such as ``pooling="mean"``.
+        rows: Rows of the variant from one source: columns seed, task, outcomes and trained, one per seed and task.
+        task: A task, or a suite, which is the mean over its tasks; None for all tasks in the rows.
+    """
+    tasks = list(rows["task"].unique()) if task is None else SUITES[task].tasks if task in SUITES else [task]
+    found = {
+        int(seed): dict(zip(of_seed["task"], of_seed["outcomes"], strict=True))
+        for seed, of_seed in rows[rows["task"].isin(tasks)].groupby("seed")
+    }
+    return Quantity(found, bool(rows["trained"].any())).on(tasks)
+
+
+def quantities(rows: pd.DataFrame, variants: Mapping[str, str], task: str | None = None) -> dict[str, Quantity]:
+    """The quantities of a claim by their names, without those whose variant was not measured.
+
+    Args:
+        rows: As from ``Run.experiment``: columns source, variant, seed, task, outcomes and trained.
+        variants: Variants by the names of the quantities.
+        task: See :func:`quantity`.
+    """
+    rows = judged(rows)
+    parts = {name: rows[rows["variant"] == variant] for name, variant in variants.items()}
+    return {name: quantity(part, task) for name, part in parts.items() if len(part)}
+
+
+def levels(rows: pd.DataFrame, tasks: Mapping[str, str], by: Sequence[str] = ("source", "variant")) -> pd.DataFrame:
+    """The level of each group in several tasks, over seeds, with its 95 % interval over items and seeds.
+
+    Args:
+        rows: Columns of ``by``, seed, task, outcomes and trained.
+        tasks: Labels of tasks, or of suites, by name.
+        by: Columns that identify a group.
 
     Returns:
-        The interval; None if the variant was not measured, since a rerun without a record has only some.
+        One row per group and task, in the order of the groups' first rows: the columns of ``by``, task (its label),
+        score, low, high, items, seeds. Without outcomes by item low and high are NaN.
     """
-    rows = judged(summary)
-    for column, value in {"variant": variant, **where}.items():
-        rows = rows[rows[column] == value]
-    return None if rows.empty else tuple(map(float, rows.sort_values("score").iloc[-1][["score", "low", "high"]]))
+    found = []
+    for names, group in rows.groupby(list(by), sort=False, dropna=False):
+        for task, name in tasks.items():
+            if {*(SUITES[task].tasks if task in SUITES else [task])} <= {*group["task"]}:
+                one = effect({"it": 1.0}, {"it": quantity(group, task)})
+                found.append([*names, name, one.value, one.low, one.high, one.items, one.seeds])
+    return pd.DataFrame(found, columns=[*by, "task", "score", "low", "high", "items", "seeds"])
 
 
-def paired(rows: pd.DataFrame, first: str, second: str) -> Interval | None:
-    """Paired difference, first variant minus second, under the same seeds, and over the same units if rows count them.
-
-    A variant that is not trained has one seed, which is paired with all seeds of the other.
+def paired(rows: pd.DataFrame, first: str, second: str, task: str | None = None) -> Estimate | None:
+    """Paired difference, first variant minus second, over the same items and under the same seeds.
 
     Args:
-        rows: Columns source, variant, seed and score; or, for a difference of accuracies in points, in place of score
-            the columns sentence (the unit), words and correct, as for :func:`~.summary.accuracy`.
+        rows: As for :func:`quantities`.
         first: Name of a variant.
         second: Name of another.
+        task: See :func:`quantity`.
 
     Returns:
-        The interval of the difference; None if one of the two was not measured.
+        The difference; None if one of the two was not measured.
     """
-    counted = "correct" in rows
-    units = ["sentence", "words"] if counted else ["source"]
-    grid = judged(rows).pivot(index=units, columns=["variant", "seed"], values="correct" if counted else "score")
-    if not {first, second} <= set(grid.columns.get_level_values("variant")):
-        return None
-    one, other = grid[first], grid[second]
-    seeds = one.columns.union(other.columns) if 1 in (len(one.columns), len(other.columns)) else one.columns
-    gaps = {seed: one.get(seed, one.iloc[:, 0]) - other.get(seed, other.iloc[:, 0]) for seed in seeds}
-    long = pd.DataFrame(gaps).melt(ignore_index=False, var_name="seed", value_name="gap").reset_index()
-    by_seed = accuracy(long.rename(columns={"gap": "correct"}), ["seed"]) if counted else long
-    found = over_seeds(by_seed.assign(pair=""), ["pair"], "score" if counted else "gap")
-    return tuple(map(float, found.iloc[0, 1:4]))
-
-
-def compared(rows: pd.DataFrame, variants: Mapping[str, str]) -> dict[str, Interval | None]:
-    """The measured quantities of a claim, and the paired difference of every two of them.
-
-    Args:
-        rows: Columns source, variant, seed and score, and low and high if the items have an interval.
-        variants: The variant of each quantity.
-
-    Returns:
-        Intervals by quantity, and by ``"a - b"`` for any two; None if a variant was not measured.
-    """
-    summary = over_seeds(rows, ["source", "variant"])
-    single = {quantity: estimate(summary, variant) for quantity, variant in variants.items()}
-    pairs = [(a, b) for a in variants for b in variants if a != b]
-    return single | {f"{a} - {b}": paired(rows, variants[a], variants[b]) for a, b in pairs}
+    both = quantities(rows, {"first": first, "second": second}, task)
+    return effect({"first": 1.0, "second": -1.0}, both) if len(both) == 2 else None
 
 
 def differences(rows: pd.DataFrame, pairs: Mapping[str, tuple[str, str]], tasks: Mapping[str, str]) -> pd.DataFrame:
     """Paired differences of several pairs of variants, task by task; see :func:`paired`.
 
     Args:
-        rows: Columns source, variant, seed, task and score.
+        rows: As for :func:`quantities`.
         pairs: Two variants, by the name of their difference.
-        tasks: Labels of tasks by their names in ``rows``.
+        tasks: Labels of tasks, or of suites, by name.
 
     Returns:
-        Columns ``pair``, ``task``, ``points``, ``low``, ``high``, in the order given, without pairs of which one
-        variant was not measured.
+        Columns ``pair``, ``task``, ``points``, ``low``, ``high``, ``detectable``, in the order given, without pairs of
+        which one variant was not measured.
     """
-    by_task = {name: rows[rows["task"] == task] for task, name in tasks.items()}
     found = [
-        (label, name, *interval)
+        (label, name, gap.value, gap.low, gap.high, gap.detectable)
         for label, variants in pairs.items()
-        for name, of_task in by_task.items()
-        if not of_task.empty and (interval := paired(of_task, *variants)) is not None
+        for task, name in tasks.items()
+        if (gap := paired(rows, *variants, task)) is not None
     ]
-    return pd.DataFrame(found, columns=["pair", "task", "points", "low", "high"])
+    return pd.DataFrame(found, columns=["pair", "task", "points", "low", "high", "detectable"])
+
+
+def did_not_learn(rows: pd.DataFrame, variants: Mapping[str, str], chance: float = math.log(32)) -> dict[str, str]:
+    """The quantities whose model did not learn by its own measure, each with the reason in words.
+
+    Args:
+        rows: As for :func:`quantities`, of one measure: the loss on held-out pairs, in nats.
+        variants: Variants by the names of the quantities.
+        chance: The loss at chance.
+
+    Returns:
+        By quantity a sentence, for those whose mean loss over seeds is not :data:`LEARNED` below chance.
+    """
+    rows = judged(rows)
+    losses = rows[rows["trained"]].groupby("variant")["score"].mean()
+    return {
+        name: f"{variant} did not learn: its loss on held-out pairs is {losses[variant]:.2f} (chance {chance:.2f})."
+        for name, variant in variants.items()
+        if losses.get(variant, 0.0) > chance - LEARNED
+    }

@@ -1,87 +1,86 @@
-"""Curves of convergence as numbers: the mean height of a curve, and the step at which it reaches a level."""
+"""Curves of convergence as quantities: the mean height of a curve, and the step at which it reaches a level."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 
 from ..errors import InvalidValueError
-from .summary import check_rows
+from ..evaluation.effects import Quantity
+from ..evaluation.outcomes import Outcomes
+from .compare import judged
 
 
-def area(rows: pd.DataFrame, by: list[str], value: str = "score") -> pd.DataFrame:
-    """The mean height of each curve over its steps: the area under it, divided by the steps that it spans.
-
-    Between two measurements a curve is a straight line. The result is in the units of the curve, and curves can be
-    compared like single scores, provided that all were measured at the same steps.
+def heights(rows: pd.DataFrame, variants: Mapping[str, str]) -> dict[str, Quantity]:
+    """The mean height of the curve of each variant over its measurements.
 
     Args:
-        rows: Tidy rows with the columns of ``by``, ``step`` and ``value``, such as from ``training.Evaluator``.
-        by: Columns that identify a curve, the seed among them.
-        value: Column of the heights.
+        rows: Rows of one task of the metric ``curve``, as from ``Run.experiment``: columns source, variant, seed, step,
+            outcomes and trained.
+        variants: Variants by the names of the quantities; those that were not measured are left out.
 
     Returns:
-        One row per curve, in the order of their first rows: the columns of ``by`` and ``value``.
-
-    Raises:
-        InvalidValueError: A missing column, a step that is twice in a curve, a height that is not finite, curves of a
-            single step, or curves measured at different steps.
+        Quantities with a task per step. Two are compared if they were measured at the same steps.
     """
-    curves = _curves(rows, by, value)
-    expected = next(iter(curves.values()))[0]
-    if len(expected) < 2:
-        raise InvalidValueError("rows", "curves of at least two steps", len(expected), "Measure more often.")
-    for names, (steps, _) in curves.items():
-        if not np.array_equal(steps, expected):
-            raise InvalidValueError(
-                "rows", f"curves measured at the same steps, {expected.tolist()}", f"{steps.tolist()} for {names}",
-                "Choose the steps that all have.",
-            )  # fmt: skip
-    span = expected[-1] - expected[0]
-    found = [[*names, np.trapezoid(heights, steps) / span] for names, (steps, heights) in curves.items()]
-    return pd.DataFrame(found, columns=[*by, value])
+    return {name: Quantity(curves) for name, curves in _curves(rows, variants).items()}
 
 
-def steps_to_reach(rows: pd.DataFrame, level: float, by: list[str], value: str = "score") -> pd.DataFrame:
-    """The step at which each curve first reaches a level.
+def steps_to_reach(rows: pd.DataFrame, variants: Mapping[str, str], baseline: str) -> dict[str, Quantity]:
+    """The step at which the curve of each variant first reaches the end of the baseline's, under the same seed.
 
     Between two measurements a curve is a straight line, and the step is where that crosses the level, so it need not be
-    whole. A curve that begins above the level reaches it at its first step. It does not matter whether a curve falls
-    below the level again.
+    whole. A curve that begins above the level reaches it at its first step; for one that never does its last step
+    stands. It does not matter whether a curve falls below the level again. Curve and level are resampled together.
 
     Args:
-        rows: See :func:`area`; curves may be measured at different steps.
-        level: In the units of ``value``.
-        by, value: See :func:`area`.
-
-    Returns:
-        One row per curve, in the order of their first rows: the columns of ``by``, and ``steps``, NaN for a curve that
-        never reaches the level. So a mean over seeds is NaN if one of them never does.
+        rows: See :func:`heights`; higher is better.
+        variants: See :func:`heights`.
+        baseline: Variant whose last measurement is the level.
 
     Raises:
-        InvalidValueError: A missing column, a step that is twice in a curve, or a height or level that is not finite.
+        InvalidValueError: The baseline was not measured under a seed of the others.
     """
-    if isinstance(level, bool) or not isinstance(level, int | float | np.number) or not np.isfinite(level):
-        raise InvalidValueError("level", f"a number in the units of {value}", level)
-    found = [[*names, _crossing(*curve, level)] for names, curve in _curves(rows, by, value).items()]
-    return pd.DataFrame(found, columns=[*by, "steps"])
+    (ends,) = _curves(rows, {"": baseline}).values() or ({},)
+    found = {}
+    for name, curves in _curves(rows, variants).items():
+        if absent := sorted(set(curves) - set(ends)):
+            raise InvalidValueError("baseline", f"a variant with the seeds of {name}", f"{baseline} without {absent}")
+        found[name] = Quantity({seed: {"steps": _crossing(curve, ends[seed])} for seed, curve in curves.items()})
+    return found
 
 
-def _curves(rows: pd.DataFrame, by: list[str], value: str) -> dict[tuple, tuple[np.ndarray, np.ndarray]]:
-    """Steps and heights of each curve, in the order of the steps."""
-    check_rows(rows, by, "step", value)
-    if rows.empty or not np.isfinite(rows[[value, "step"]].to_numpy(float)).all():
-        got = "none" if rows.empty else "one that is not"
-        raise InvalidValueError("rows", f"a finite number as {value} and step in every row", got)
-    ordered = ((names, group.sort_values("step")) for names, group in rows.groupby(by, sort=False, dropna=False))
-    return {names: (group["step"].to_numpy(float), group[value].to_numpy(float)) for names, group in ordered}
+def _curves(rows: pd.DataFrame, variants: Mapping[str, str]) -> dict[str, dict[int, dict[str, Outcomes]]]:
+    """Outcomes by name, seed and step, in the order of the steps."""
+    rows = judged(rows).sort_values("step")
+    parts = {name: rows[rows["variant"] == variant] for name, variant in variants.items()}
+    return {
+        name: {
+            int(seed): {f"{step:.0f}": one for step, one in zip(curve["step"], curve["outcomes"], strict=True)}
+            for seed, curve in part.groupby("seed")
+        }
+        for name, part in parts.items()
+        if len(part)
+    }
 
 
-def _crossing(steps: np.ndarray, heights: np.ndarray, level: float) -> float:
-    above = heights >= level
-    if not above.any():
-        return np.nan
-    place = int(above.argmax())
-    if place == 0:
-        return steps[0]
-    return float(np.interp(level, heights[place - 1 : place + 1], steps[place - 1 : place + 1]))
+def _crossing(curve: Mapping[str, Outcomes], baseline: Mapping[str, Outcomes]) -> Outcomes:
+    """The step at which a curve reaches the end of another, and the same in every resample of both."""
+    points, end, steps = list(curve.values()), [*baseline.values()][-1], np.array([*curve], dtype=float)
+    score = _reached(steps, np.array([[one.score] for one in points]), np.array([end.score]))[0]
+    if missing := [one.why for one in (*points, end) if one.statistic == "none"]:
+        return Outcomes.none(score, missing[0])
+    resampled = _reached(steps, np.stack([one.resampled() for one in points]), end.resampled())
+    return Outcomes(score, "replicates", resampled, items=end.items, units=end.units, digest=end.digest)
+
+
+def _reached(steps: np.ndarray, heights: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """The first step at which each curve, (steps, curves), reaches its level, (curves,)."""
+    found = []
+    for curve, level in zip(heights.T, levels, strict=True):
+        above = curve >= level
+        place = int(above.argmax()) if above.any() else len(steps) - 1
+        before = slice(place - 1, place + 1)
+        found.append(float(np.interp(level, curve[before], steps[before])) if place and above.any() else steps[place])
+    return np.array(found)

@@ -20,13 +20,14 @@ import pandas as pd
 from .. import backbones, methods
 from ..corpora.authored import instruction_of
 from ..corpora.docs import load_docs
+from ..evaluation.outcomes import Outcomes
 from ..evaluation.run import cut_to
 from ..methods import causal2vec, icl
 from ..scale import get_scale
 from ..training.recipe import Recipe, Stage
 from .causal2vec import without_context
-from .grid import SUITE_DOCS, Experiment, Variant
-from .suite import held_out_loss, smaller, suite_docs
+from .grid import SUITES, Experiment, Variant
+from .suite import row, smaller, suites_and_loss
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -143,29 +144,29 @@ def _with_first(name: str, method: str, before: str, share: float = 1.0, start_f
 
 
 def evaluate_variant(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
-    """Suite docs, the loss on held-out pairs, and the rank of each query's document.
+    """Both offline suites, the loss on held-out pairs, and the mean reciprocal rank of each query's document.
 
     Args:
         model: An embedder; it is left as it is.
         sizes: Sizes of evaluation.
 
     Returns:
-        Tidy rows: ``metric``, ``task``, ``type``, ``score``, ``low``, ``high`` and ``items``. Rows of the metric
-        ``score`` are those of suite docs; ``loss`` is in nats, with chance at log 32; ``rank`` has one row per query
-        (``task``, its number), 1 if its document is the first of the scale's documents; equal scores count against it.
+        Tidy rows: ``metric``, ``task``, ``type``, ``score``, ``low``, ``high``, ``items`` and ``outcomes``. Rows of the
+        metrics ``score`` and ``loss`` are those of :func:`~.suite.suites_and_loss`. The row ``rank`` is the mean
+        reciprocal rank, in points, of each query's document among the scale's documents, one outcome per query; equal
+        scores count against it.
     """
     pairs = load_docs().split("test").head(sizes.documents)
     with cut_to(model, sizes.max_length):
-        rows = [suite_docs(model, sizes).assign(metric="score")]
-        loss = held_out_loss(model)
+        rows = [suites_and_loss(model, sizes)]
         asked = instruction_of("DocsRetrieval")
         queries = model.encode(pairs["query"].head(sizes.queries).tolist(), prompt=asked, show_progress_bar=False)
         documents = model.encode(pairs["document"].tolist(), show_progress_bar=False)
     cosines = model.similarity(queries, documents).numpy()
     ranks = (cosines >= cosines.diagonal()[:, None]).sum(axis=1)
-    rows.append(pd.DataFrame({"metric": ["loss"], "task": ["docs"], "score": [loss]}))
-    rows.append(pd.DataFrame({"metric": "rank", "task": np.arange(len(ranks)).astype(str), "score": ranks}))
-    return pd.concat(rows, ignore_index=True)[["metric", "task", "type", "score", "low", "high", "items"]]
+    rows.append(row("docs", Outcomes.of_values(1 / ranks, pairs["id"].head(len(ranks)), factor=100), metric="rank"))
+    columns = ["metric", "task", "type", "score", "low", "high", "items", "outcomes"]
+    return pd.concat(rows, ignore_index=True)[columns]
 
 
 UNTRAINED = ", untrained"
@@ -182,7 +183,7 @@ _FIRST = {"llm2vec": "mntp", "anchor": "reconstruction"}
 
 METHODS = Experiment(
     name="07_methods",
-    description="Every method, untrained and after one budget of tokens: suite docs, loss, ranks",
+    description="Every method, untrained and after one budget of tokens: the offline suites, loss, ranks",
     variants=(
         *(Variant(name + UNTRAINED, name, (), _OPTIONS.get(name, {})) for name in COMPARED),
         *(_trained(name, name) for name in COMPARED if name not in _FIRST),
@@ -190,20 +191,22 @@ METHODS = Experiment(
     ),
     sizes=smaller,
     measure=evaluate_variant,
-    inputs=SUITE_DOCS,
+    inputs=SUITES,
     rerun_variants=("mean",),
+    version=2,
 )
 
 HALF = Experiment(
     name="07_half",
-    description="The methods that cost more time a token, after half of the budget: suite docs, loss, ranks",
+    description="The methods that cost more time a token, after half of the budget: the offline suites, loss, ranks",
     variants=(
         _trained("nv-embed", "nv-embed", share=0.5),
         _with_first("anchor", "anchor", "reconstruction", share=0.5),
     ),
     sizes=smaller,
     measure=evaluate_variant,
-    inputs=SUITE_DOCS,
+    inputs=SUITES,
+    version=2,
 )
 """In the time of mean pooling these methods get through between half of the budget and all of it."""
 
@@ -214,7 +217,7 @@ _RECONSTRUCTION = Variant("reconstruction", "anchor", ("reconstruction",), _OPTI
 
 PARTS = Experiment(
     name="07_parts",
-    description="Attention, pooling and what was trained before, put together freely: suite docs, loss, ranks",
+    description="Attention, pooling and what was trained before, put together freely: the offline suites, loss, ranks",
     variants=(
         _trained("bidirectional, mean", "mean", attention="bidirectional"),
         _trained("bidirectional, last token", "last-token", attention="bidirectional"),
@@ -231,6 +234,7 @@ PARTS = Experiment(
     ),
     sizes=smaller,
     measure=evaluate_variant,
-    inputs=SUITE_DOCS,
+    inputs=SUITES,
+    version=2,
 )
 EXPERIMENTS = (METHODS, HALF, PARTS)

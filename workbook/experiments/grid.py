@@ -22,6 +22,7 @@ from ..resolved import digest, resolved
 from ..scale import Scale, get_scale
 from ..training.recipe import Recipe
 from ..training.teacher import teachers_sha256
+from .suite import curve
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -30,11 +31,11 @@ if TYPE_CHECKING:
     from ..training import Evaluator, Trained
 
 
-SUITE_DOCS = (
+SUITES = (
     *("docs", "instructions/docs.csv"),
     *("texts/paraphrase_ladder.csv", "texts/reviews.csv", "texts/topics.csv"),
 )
-"""The data that suite docs reads, for :attr:`Experiment.inputs`."""
+"""The data that the offline suites read, for :attr:`Experiment.inputs`."""
 
 _CORPORA = {"docs": load_docs, "roles": load_roles}
 
@@ -179,8 +180,8 @@ class Experiment:
             progress: See :func:`workbook.training.train`.
 
         Returns:
-            Tidy rows: those of ``measure``; then, with ``step``, the curve of ``evaluator``; then, with ``losses``,
-            those of every stage (``task``), with the ``metric`` ``training``.
+            Tidy rows: those of ``measure``; then, with ``losses``, those of every stage (``task``), with ``step`` and
+            the ``metric`` ``training``; then the curve of ``evaluator``, with ``step`` and the ``metric`` ``curve``.
         """
         sizes = self.sizes(scale)
         evaluator = self.evaluator(sizes) if self.evaluator else None
@@ -193,7 +194,7 @@ class Experiment:
         if self.losses:
             history = trained[0].history.rename(columns={"stage": "task", "loss": "score"})
             parts.append(history[["task", "step", "score"]].assign(metric="training"))
-        return pd.concat([*parts, *([trained[0].curve] if self.evaluator else [])], ignore_index=True)
+        return pd.concat([*parts, *([curve(trained[0].curve)] if self.evaluator else [])], ignore_index=True)
 
     def data(self, variant: Variant, scale: str, backbone: str) -> dict[str, dict[str, str]]:
         """Hex sha256 of all data of a cell: ``trained_on`` by stage, ``measured_on`` by the names in ``inputs``.
@@ -211,10 +212,16 @@ class Experiment:
             "trained_on": {
                 stage.name: _data(backbone, _file_sha256(stage.data), **stage.reading()) for stage in stages
             },
-            "measured_on": {
-                name: _corpus(_CORPORA[name]) if name in _CORPORA else sha256(data_path(name)) for name in self.inputs
-            },
+            "measured_on": self.measured_on(),
         }
+
+    def measured_on(self) -> dict[str, str]:
+        """Hex sha256 of the data that ``measure`` and ``evaluator`` read, by the names in ``inputs``.
+
+        Raises:
+            MissingDataError: As :meth:`data`.
+        """
+        return {name: _corpus(_CORPORA[name]) if name in _CORPORA else sha256(data_path(name)) for name in self.inputs}
 
     def fingerprint(self, variant: Variant, seed: int, scale: str, backbone: str) -> str:
         """Hex sha256 of everything that a cell's numbers depend on, versions and machine aside.

@@ -9,9 +9,10 @@ import pandas as pd
 
 from ..corpora.authored import instruction_of
 from ..corpora.docs import load_docs
+from ..evaluation.outcomes import Outcomes
 from ..methods import lens
-from .grid import SUITE_DOCS, Experiment, Variant
-from .suite import smaller, suite_docs
+from .grid import SUITES, Experiment, Variant
+from .suite import row, smaller, suites_and_loss
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -68,10 +69,10 @@ def keywords(model: SentenceTransformer, sizes: Scale, top: int = 5, shown: int 
         shown: Number of queries whose clusters are named.
 
     Returns:
-        One row per order and query: ``order`` (``heaviest``, by weight, or ``telling``, by weight above its mean over
-        the queries); ``sentence`` (the query's index); ``words`` (``top``); ``correct`` (number of clusters that hold a
-        token of the query); and ``named`` (the first word of each cluster, with a star after those that do; empty after
-        ``shown`` queries).
+        For each order (``task``: ``heaviest``, by weight, or ``telling``, by weight above its mean over the queries)
+        one row of the metric ``own``: score (share of the clusters that hold a token of the query, in per cent), low, high,
+        items (queries), outcomes. And one row of the metric ``named`` for each of the first ``shown`` queries: ``text``
+        (the first word of each cluster, with a star after those that do) and ``items`` (the query's index).
 
     Source: LENS, table 3; counts and the second order are this project's.
     """
@@ -83,23 +84,27 @@ def keywords(model: SentenceTransformer, sizes: Scale, top: int = 5, shown: int 
     own = [{*lexicon.clusters[ids].tolist()} for ids in tokenizer(queries, add_special_tokens=False)["input_ids"]]
     rows = []
     for order, ranked in (("heaviest", weights), ("telling", weights - weights.mean(axis=0))):
-        for query, best in enumerate(np.argsort(-ranked, axis=1, kind="stable")[:, :top].tolist()):
-            named = " ".join(words[c] + "*" * (c in own[query]) for c in best) if query < shown else ""
-            rows.append((order, query, top, sum(c in own[query] for c in best), named))
-    return pd.DataFrame(rows, columns=["order", "sentence", "words", "correct", "named"])
+        best = np.argsort(-ranked, axis=1, kind="stable")[:, :top].tolist()
+        held = [sum(c in one for c in clusters) for clusters, one in zip(best, own, strict=True)]
+        rows.append(row(order, Outcomes.of_values(held, queries, [top] * len(held), factor=100), metric="own"))
+        for query, clusters in enumerate(best[:shown]):
+            named = " ".join(words[c] + "*" * (c in own[query]) for c in clusters)
+            rows.append(pd.DataFrame([{"metric": "named", "task": order, "items": query, "text": named}]))
+    return pd.concat(rows, ignore_index=True)
 
 
 POOLING = Experiment(
     name="04_pooling",
-    description="Attention by pooling of LENS: suite docs",
+    description="Attention by pooling of LENS: the offline suites",
     variants=(
         Variant(UNTRAINED, "lens"),
         *(lexicon(name(pooling, mask), pooling, mask) for mask in MASKS for pooling in POOLINGS),
     ),
     sizes=smaller,
-    measure=suite_docs,
-    inputs=SUITE_DOCS,
+    measure=suites_and_loss,
+    inputs=SUITES,
     rerun_variants=(name("max", "bidirectional"),),
+    version=2,
 )
 KEYWORDS = Experiment(
     name="04_keywords",
@@ -107,24 +112,26 @@ KEYWORDS = Experiment(
     variants=(Variant(UNTRAINED, "lens"), lexicon("trained")),
     measure=keywords,
     inputs=("docs", "instructions/docs.csv"),
+    version=2,
 )
 BY_SIZE = Experiment(
     name="04_clusters",
-    description="LENS by the number of clusters of its head: suite docs",
+    description="LENS by the number of clusters of its head: the offline suites",
     variants=(
         *(lexicon(str(clusters), clusters=clusters) for clusters in CLUSTERS),
         lexicon("4000, not centred", centred=False),
     ),
     sizes=smaller,
-    measure=suite_docs,
-    inputs=SUITE_DOCS,
+    measure=suites_and_loss,
+    inputs=SUITES,
     rerun_variants=("4000",),
+    version=2,
 )
 _DENSE = Variant("dense", "mean", _STAGE, {"attention": "bidirectional", "template": "lens"}, recipe=lens.recipe)
 _MAX, _SUM = lexicon("lexicon"), lexicon("lexicon, sum", "sum")
 HYBRID = Experiment(
     name="04_hybrid",
-    description="Lexicon and dense vectors, trained alike, alone and put beside each other: suite docs",
+    description="Lexicon and dense vectors, trained alike, alone and put beside each other: the offline suites",
     variants=(
         _MAX,
         _SUM,
@@ -134,8 +141,9 @@ HYBRID = Experiment(
         Variant("lexicon + lexicon", _MAX.method, _STAGE, _MAX.options, hybrid_with=_SUM),
     ),
     sizes=smaller,
-    measure=suite_docs,
-    inputs=SUITE_DOCS,
+    measure=suites_and_loss,
+    inputs=SUITES,
     rerun_variants=("lexicon",),
+    version=2,
 )
 EXPERIMENTS = (POOLING, KEYWORDS, BY_SIZE, HYBRID)

@@ -9,9 +9,10 @@ import pandas as pd
 from .. import evaluation, methods, probes
 from ..corpora.authored import future_tokens, reviews
 from ..corpora.roles import load_roles
+from ..evaluation.outcomes import Outcomes
 from ..scale import Scale, get_scale
-from .grid import SUITE_DOCS, Experiment, Variant
-from .suite import read_once
+from .grid import SUITES, Experiment, Variant
+from .suite import kept_along, read_once, row, suites
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -69,25 +70,20 @@ def smaller(scale: str) -> Scale:
 
 
 def by_pooling(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
-    """Suite docs under each pooling of one decoder.
+    """Both offline suites under each pooling of one decoder.
 
     Args:
         model: An embedder; it is left as it is.
         sizes: Sizes of evaluation.
 
     Returns:
-        One row per pooling and task, and the task ``average``: pooling, task, type, score, low, high (points), items.
+        One row per pooling and task: pooling, metric (``score``), task, type, score, low, high (points), items, outcomes.
 
     Source: LLM2Vec, table 5. Here every model is trained with mean pooling; the paper does not say how its rows are.
     """
-    frames = []
     with read_once(model[0].decoder):
-        for pooling in POOLINGS:
-            pooled = methods.build(pooling, model, attention=model[0].attention)
-            scores = evaluation.evaluate(pooled, "docs", scale=sizes, progress=False)
-            frame = pd.concat([scores, evaluation.average(scores)], ignore_index=True)
-            frame.insert(0, "pooling", pooling)
-            frames.append(frame[["pooling", "task", "type", "score", "low", "high", "items"]])
+        pooled = {name: methods.build(name, model, attention=model[0].attention) for name in POOLINGS}
+        frames = [suites(one, sizes).assign(pooling=name) for name, one in pooled.items()]
     return pd.concat(frames, ignore_index=True)
 
 
@@ -106,13 +102,14 @@ def words(model: SentenceTransformer, sizes: Scale, *, shifted: bool = False) ->
         shifted: Read a word from the states one to its left.
 
     Returns:
-        One row per sentence of the test split: sentence, words (that were scored), correct.
+        One row: task (``words``), score (accuracy in points), low, high, items (sentences of the test split), outcomes.
 
     Source: LLM2Vec, section 3.1; ``shifted`` for models trained with MNTP, appendix D.1.3.
     """
     train, test = role_splits(sizes)
-    scored = probes.word_probe(model, train, test, shifted=shifted)
-    return scored.groupby("sentence")["correct"].agg(words="size", correct="sum").reset_index()
+    scored = probes.word_probe(model, train, test, shifted=shifted).groupby("sentence")["correct"]
+    right, read = scored.sum(), scored.size()  # the words of a sentence are not independent: it is the item
+    return row("words", Outcomes.of_values(right, test["words"].iloc[right.index], read, factor=100))
 
 
 def shifted_words(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
@@ -133,17 +130,21 @@ def inside(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
         sizes: Sizes of evaluation.
 
     Returns:
-        Rows of probe ``prefix`` (place: number of the triple; value: 1 correct, 0 wrong, 0.5 tie) and of probe
-        ``layer`` (place: layer; value: mean cosine over tokens; control: cosine with the next token's state).
+        A row of the task ``prefix`` (score: triples right, in per cent, ties as half), one of the task ``margin``
+        (their mean margin, a difference of cosines), and of the task ``layer`` one per ``layer`` (score: mean cosine
+        over tokens; control: cosine with the next token's state).
 
     Source: LLM2Vec, sections 4.1 and 4.2.
     """
     prefix = probes.prefix_test(model, future_tokens())
-    prefix = pd.DataFrame({"probe": "prefix", "place": range(len(prefix)), "value": prefix["correct"]})
+    prefix = [
+        row("prefix", Outcomes.of_values(prefix["correct"], prefix["id"], factor=100)),
+        row("margin", Outcomes.of_values(prefix["margin"], prefix["id"])),
+    ]
     texts = reviews()["text"].head(sizes.probe_texts).tolist()
     layers = probes.layer_cosine(model, texts).groupby("layer")[["cosine", "control"]].mean().reset_index()
-    layers = layers.rename(columns={"layer": "place", "cosine": "value"}).assign(probe="layer")
-    return pd.concat([prefix, layers[["probe", "place", "value", "control"]]], ignore_index=True)
+    layers = layers.rename(columns={"cosine": "score"}).assign(task="layer")
+    return pd.concat([*prefix, layers], ignore_index=True)
 
 
 def retrieval_and_sts(sizes: Scale) -> Evaluator:
@@ -152,22 +153,24 @@ def retrieval_and_sts(sizes: Scale) -> Evaluator:
 
     few = sizes.model_copy(update={"queries": sizes.queries // 2, "documents": sizes.documents // 2, "pairs": 100})
 
-    def measure(model: SentenceTransformer) -> dict[str, float]:
+    def measure(model: SentenceTransformer) -> dict[str, float | str]:
         tasks = ["DocsRetrieval", "ParaphraseLadder"]
         scores = evaluation.evaluate(model, tasks, scale=few, instructions="docs", progress=False)
-        return dict(zip(("retrieval", "sts"), scores["score"], strict=True))
+        outcomes = scores.attrs["outcomes"]
+        return kept_along({name: outcomes[task] for name, task in zip(("retrieval", "sts"), tasks, strict=True)})
 
-    return Evaluator("retrieval-and-sts-1", _EVERY[sizes.name], measure)
+    return Evaluator("retrieval-and-sts-2", _EVERY[sizes.name], measure)
 
 
 STAGES = Experiment(
     name="02_stages",
-    description="Pooling by stage: suite docs for every step of LLM2Vec under three poolings",
+    description="Pooling by stage: the offline suites for every step of LLM2Vec under three poolings",
     variants=(UNI, BI, MNTP, UNI_SIMCSE, BI_SIMCSE, FULL),
     sizes=smaller,
     measure=by_pooling,
-    inputs=SUITE_DOCS,
+    inputs=SUITES,
     rerun_variants=("Bi + MNTP + SimCSE",),
+    version=2,
 )
 WORDS = Experiment(
     name="02_words",
@@ -176,6 +179,7 @@ WORDS = Experiment(
     sizes=smaller,
     measure=words,
     inputs=("roles",),
+    version=2,
 )
 SHIFTED = Experiment(
     name="02_words_shifted",
@@ -185,6 +189,7 @@ SHIFTED = Experiment(
     measure=shifted_words,
     inputs=("roles",),
     rerun_variants=("Bi + MNTP",),
+    version=2,
 )
 INSIDE = Experiment(
     name="02_inside",
@@ -194,10 +199,11 @@ INSIDE = Experiment(
     measure=inside,
     inputs=("probes/future_tokens.csv", "texts/reviews.csv"),
     rerun_variants=("Bi + MNTP",),
+    version=2,
 )
 EFFICIENCY = Experiment(
     name="02_efficiency",
-    description="Supervised training from four starts, measured as it goes",
+    description="Supervised training from four starts, measured as it goes and at its end",
     variants=(
         Variant("Uni, weighted mean", "weighted-mean", ("contrastive",)),
         Variant("Bi", "mean", ("contrastive",), {"attention": "bidirectional"}),
@@ -205,7 +211,9 @@ EFFICIENCY = Experiment(
         Variant("Bi + MNTP + SimCSE", "llm2vec", ("mntp", "simcse", "contrastive")),
     ),
     sizes=smaller,
+    measure=suites,
     evaluator=retrieval_and_sts,
-    inputs=SUITE_DOCS,
+    inputs=SUITES,
+    version=2,
 )
 EXPERIMENTS = (STAGES, WORDS, SHIFTED, INSIDE, EFFICIENCY)

@@ -10,8 +10,8 @@ from sklearn.metrics import v_measure_score
 
 from .. import evaluation
 from ..methods import nv_embed
-from .grid import SUITE_DOCS, Experiment, Variant
-from .suite import smaller, suite_docs
+from .grid import SUITES, Experiment, Variant
+from .suite import smaller, suites_and_loss
 
 POOLINGS = {
     "EOS": "last_token",
@@ -42,7 +42,7 @@ def parts(variants: pd.Series) -> pd.DataFrame:
     return found.astype({"stage": int})
 
 
-_tasks = partial(suite_docs, others=("PackageClustering",))
+_measure = partial(suites_and_loss, others=("PackageClustering",))
 
 
 def shuffled_clusters(scale: str) -> dict[str, float]:
@@ -61,7 +61,7 @@ def shuffled_clusters(scale: str) -> dict[str, float]:
 
 POOLING = Experiment(
     name="03_pooling",
-    description="Pooling by mask after each stage of NV-Embed: suite docs and clusters of packages",
+    description="Pooling by mask after each stage of NV-Embed: the offline suites and clusters of packages",
     variants=tuple(
         Variant(
             name(pooling, mask, stages),
@@ -74,13 +74,14 @@ POOLING = Experiment(
         for pooling in POOLINGS
     ),
     sizes=smaller,
-    measure=_tasks,
-    inputs=SUITE_DOCS,
+    measure=_measure,
+    inputs=SUITES,
     rerun_variants=(name("latent attention", "bidirectional", 2),),
+    version=2,
 )
 RECIPES = Experiment(
     name="03_recipes",
-    description="Other ways to run the stages of NV-Embed: suite docs and clusters of packages",
+    description="Other ways to run the stages of NV-Embed: the offline suites and clusters of packages",
     variants=(
         Variant("two stages", "nv-embed", _STAGES),
         Variant("single stage", "nv-embed", ("blended",), recipe=nv_embed.single_stage),
@@ -90,8 +91,9 @@ RECIPES = Experiment(
         Variant("without mining", "nv-embed", _STAGES, recipe=nv_embed.without_mining),
     ),
     sizes=smaller,
-    measure=_tasks,
-    inputs=SUITE_DOCS,
+    measure=_measure,
+    inputs=SUITES,
     rerun_variants=("two stages",),
+    version=2,
 )
 EXPERIMENTS = (POOLING, RECIPES)

@@ -1,10 +1,10 @@
-"""Recorded runs: the numbers of an experiment as two small files, filled cell by cell, and checked for staleness.
+"""Recorded runs: the numbers of an experiment as three small files, filled cell by cell, and checked for staleness.
 
-``<name>-<scale>-<backbone>.csv`` holds tidy rows with the columns variant and seed first. The manifest, the ``.json``
-beside it, lists for every cell what it was computed from and by what, with a checksum of its rows. A cell with the
-current fingerprint is never computed again. The rows are written before the manifest and read after it: a cell exists
-once the manifest lists it. A recording that was stopped between the two leaves one cell whose rows have another
-checksum: filling the record computes it again, and nothing else reads it.
+``<name>-<scale>-<backbone>.csv`` holds tidy rows with the columns variant and seed first. The ``.npz`` beside it holds
+the outcome of every item behind them. The manifest, the ``.json``, lists for every cell what it was computed from and
+by what, with checksums of its rows and outcomes. A cell with the current fingerprint is never computed again. The
+manifest is written last and read first: a cell exists once it lists it. A recording that was stopped before that leaves
+one cell whose rows have another checksum: filling the record computes it again, and nothing else reads it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import os
 import platform
 import time
 import warnings
-from collections.abc import Iterable
+import zipfile
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from importlib import metadata
@@ -22,12 +23,14 @@ from pathlib import Path
 from typing import Any
 
 import filelock
+import numpy as np
 import pandas as pd
 import torch
 from tqdm.auto import tqdm
 
 from .. import __version__, backbones
 from ..errors import DamagedFileError, MissingDataError
+from ..evaluation.outcomes import Outcomes, pack, packed_names, unpack
 from ..files import ROOT, atomic_file, locked
 from ..resolved import digest
 from ..scale import get_scale
@@ -62,7 +65,7 @@ class Record:
         self.experiment, self.scale, self.backbone = experiment, get_scale(scale).name, backbone
         self.folder = Path(folder or RECORDED)
         stem = f"{experiment.name}-{scale}-{Path(backbone).name}"
-        self.csv, self.json = self.folder / f"{stem}.csv", self.folder / f"{stem}.json"
+        self.csv, self.json, self.npz = (self.folder / f"{stem}.{ending}" for ending in ("csv", "json", "npz"))
 
     def exists(self) -> bool:
         """True if there is a manifest, even a damaged one; rows without one are of a recording that stopped early."""
@@ -181,13 +184,18 @@ class Record:
             if changed or len(current) < len(cells):
                 self._write(frame, current)
         names = {(variant.name, seed) for variant, seed in asked}
+        frame = self._with_outcomes(frame, cells)
         return frame.loc[[cell in names for cell in _cells(frame)]].reset_index(drop=True)
 
     def load(self, *, stale: bool = False) -> pd.DataFrame:
-        """All recorded rows.
+        """All recorded rows, and the outcomes behind them.
 
         Args:
             stale: Return rows of stale cells too; :meth:`warning` describes them.
+
+        Returns:
+            The rows with two columns more: ``outcomes`` (:class:`~workbook.evaluation.outcomes.Outcomes`; where there
+            are none, or they can't be used, they say why) and ``trained`` (False for a model that no seed changes).
 
         Raises:
             MissingDataError: Nothing is recorded.
@@ -204,7 +212,50 @@ class Record:
                 f"Expected records of today's recipes, got stale ones: {'; '.join(old)}. Record them again: "
                 f"{self._command}."
             )
-        return frame
+        return self._with_outcomes(frame, cells)
+
+    def _with_outcomes(self, frame: pd.DataFrame, cells: list[dict[str, Any]]) -> pd.DataFrame:
+        """Rows with their outcomes, and whether a seed changes them."""
+        arrays, made, reasons = self._arrays(), {}, {}
+        for cell in cells:
+            name = cell["variant"], cell["seed"]
+            reasons[name] = self._unusable(cell)
+            if not reasons[name]:
+                try:
+                    made |= {(*name, place): one for place, one in unpack(cell["outcomes"], arrays).items()}
+                except DamagedFileError as error:
+                    reasons[name] = f"{self.npz.name}, {_named(cell)}: {error} {self._again}"
+        scores = frame["score"] if "score" in frame else pd.Series(np.nan, frame.index)
+        places = frame.groupby(["variant", "seed"]).cumcount()
+        found = [
+            made.get((*cell, place)) or Outcomes.none(score, reasons[cell] or "It has no outcomes by item.")
+            for cell, place, score in zip(_cells(frame), places, scores, strict=True)
+        ]
+        untrained = {variant.name for variant in self.experiment.variants if not variant.stages}
+        return frame.assign(
+            outcomes=pd.Series(found, frame.index, dtype=object), trained=~frame["variant"].isin(untrained)
+        )
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        """The arrays of the outcomes; none if the file is missing or can't be read, which each outcome then says."""
+        try:
+            with np.load(self.npz) as file:
+                return dict(file)
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+            return {}
+
+    def _unusable(self, cell: dict[str, Any]) -> str:
+        """Why no verdict can rest on a cell, if so: a sentence."""
+        if "outcomes" not in cell:
+            return f"{self.csv.name} keeps no outcomes by item. {self._again}"
+        today = self.experiment.measured_on()
+        if changed := [name for name, was in cell["data"]["measured_on"].items() if today.get(name) != was]:
+            return f"{self.csv.name} was measured on other items than today's: {', '.join(changed)}. {self._again}"
+        return ""
+
+    @property
+    def _again(self) -> str:
+        return f"Record it again: {self._command}."
 
     def warning(self) -> str:
         """A sentence for readers if recorded numbers come from earlier recipes, data or code; otherwise empty.
@@ -270,6 +321,7 @@ class Record:
         rows = rows.drop(columns=["variant", "seed", "seconds"], errors="ignore")
         rows.insert(0, "variant", variant.name)
         rows.insert(1, "seed", seed)
+        kept, arrays = pack(rows.pop("outcomes") if "outcomes" in rows else ())
         cell = {
             "variant": variant.name,
             "seed": seed,
@@ -282,15 +334,19 @@ class Record:
             "written": datetime.now(UTC).isoformat(timespec="seconds"),
             "versions": {"workbook": __version__}
             | {name: metadata.version(name).partition("+")[0] for name in _PACKAGES},
+            "outcomes": kept,
         }
         with self._lock():
             frame, cells, _ = self._read()
             frame = frame.loc[[other != (variant.name, seed) for other in _cells(frame)]]
             others = [c for c in cells if (c["variant"], c["seed"]) != (variant.name, seed)]
-            self._write(pd.concat([frame, rows], ignore_index=True) if len(frame) else rows, [*others, cell])
+            rows = pd.concat([frame, rows], ignore_index=True) if len(frame) else rows
+            self._write(rows, [*others, cell], arrays)
 
-    def _write(self, frame: pd.DataFrame, cells: list[dict[str, Any]]) -> None:
-        """Write the cells and their rows, in the order of the variants and of the seeds."""
+    def _write(
+        self, frame: pd.DataFrame, cells: list[dict[str, Any]], arrays: Mapping[str, np.ndarray] | None = None
+    ) -> None:
+        """Write the cells, their rows and outcomes, in the order of the variants and of the seeds."""
         order = {variant.name: place for place, variant in enumerate(self.experiment.variants)}
         cells = sorted(cells, key=lambda cell: (order.get(cell["variant"], len(order)), cell["seed"]))
         place = {(cell["variant"], cell["seed"]): place for place, cell in enumerate(cells)}
@@ -303,7 +359,12 @@ class Record:
             "backbone": self._backbone,
             "backbone_sha256": backbones.content_sha256(self.backbone),
         }
-        with atomic_file(self.json) as said, atomic_file(self.csv) as table:  # the inner one is renamed first
+        known = self._arrays() | dict(arrays or {})
+        named = sorted({name for cell in cells for name in packed_names(cell.get("outcomes", ""), known)} & set(known))
+        # The innermost is renamed first, the manifest last.
+        with atomic_file(self.json) as said, atomic_file(self.csv) as table, atomic_file(self.npz) as items:
+            with open(items, "wb") as file:
+                np.savez_compressed(file, **{name: known[name] for name in named})
             frame.to_csv(table, index=False, float_format="%.5g", lineterminator="\n")
             sums = _sums(pd.read_csv(table, dtype=str, keep_default_na=False))
             manifest["cells"] = [cell | {"rows_sha256": sums[cell["variant"], cell["seed"]]} for cell in cells]

@@ -1,9 +1,9 @@
-"""The measurements of the grids of notebooks 03 and later: suite docs, at a part of each scale's own sizes."""
+"""The measurements that the grids share: both offline suites and a held-out loss, at a part of a scale's own sizes."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +15,16 @@ from transformers.modeling_outputs import BaseModelOutput
 from .. import evaluation
 from ..corpora.authored import instruction_of
 from ..corpora.docs import load_docs
-from ..evaluation.suites import SUITES
+from ..evaluation.effects import Quantity, effect
+from ..evaluation.outcomes import Outcomes, as_text, from_text
+from ..evaluation.run import cut_to
 from ..scale import Scale, get_scale
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from transformers import PreTrainedModel
 
+_ALONG = " outcomes"
 _SMALLER = {
     "quick": {"queries": 8, "documents": 16, "texts": 24, "pairs": 48, "max_length": 48},
     "cpu": {"queries": 50, "documents": 100, "texts": 40, "pairs": 84, "max_length": 48},
@@ -37,8 +40,8 @@ def smaller(scale: str) -> Scale:
     return get_scale(scale).model_copy(update=_SMALLER.get(scale, {}))
 
 
-def suite_docs(model: SentenceTransformer, sizes: Scale, others: tuple[str, ...] = ()) -> pd.DataFrame:
-    """Suite docs, its average, and other offline tasks, which are not in the average.
+def suites(model: SentenceTransformer, sizes: Scale, others: tuple[str, ...] = ()) -> pd.DataFrame:
+    """Both offline suites, in-domain and out-of-domain, and other offline tasks.
 
     Args:
         model: An embedder; it is left as it is.
@@ -46,22 +49,64 @@ def suite_docs(model: SentenceTransformer, sizes: Scale, others: tuple[str, ...]
         others: Names of other offline tasks.
 
     Returns:
-        One row per task: task, type, score, low, high (points), items.
+        One row per task: metric (``score``), task, type, score, low, high (points), items, outcomes.
     """
-    own = SUITES["docs"].tasks
-    scores = evaluation.evaluate(model, [*own, *others], scale=sizes, instructions="docs", progress=False)
-    scores = pd.concat([scores, evaluation.average(scores[scores["task"].isin(own)])])
-    return scores[["task", "type", "score", "low", "high", "items"]].reset_index(drop=True)
+    asked = [*evaluation.OFFLINE_SUITES, *others]
+    scores = evaluation.evaluate(model, asked, scale=sizes, instructions="docs", progress=False)
+    scores["outcomes"] = [scores.attrs["outcomes"][task] for task in scores["task"]]
+    scores["metric"] = "score"
+    return scores[["metric", "task", "type", "score", "low", "high", "items", "outcomes"]]
 
 
-def held_out_loss(model: SentenceTransformer, batches: int = 2, size: int = 32, temperature: float = 0.05) -> float:
-    """Mean InfoNCE (nats) over in-batch negatives, on held-out pairs of docs; chance is log(size).
+def row(task: str, outcomes: Outcomes, **others: Any) -> pd.DataFrame:
+    """One row of a measure: its number, the 95 % interval over its items, and the outcomes.
+
+    Args:
+        task: What was measured, or on what.
+        outcomes: Its outcomes.
+        **others: Further columns.
+    """
+    found = effect({"it": 1.0}, {"it": Quantity.of(outcomes)})
+    numbers = {"score": found.value, "low": found.low, "high": found.high, "items": found.items}
+    return pd.DataFrame([{**others, "task": task, **numbers, "outcomes": outcomes}])
+
+
+def kept_along(measured: Mapping[str, Outcomes]) -> dict[str, float | str]:
+    """Outcomes by name for a measurement while a stage trains: the numbers, and the outcomes as text.
+
+    :func:`curve` makes rows of them again.
+    """
+    numbers = {name: one.score for name, one in measured.items()}
+    return numbers | {f"{name}{_ALONG}": as_text(one) for name, one in measured.items()}
+
+
+def curve(rows: pd.DataFrame) -> pd.DataFrame:
+    """The measurements of a training as rows: step, tokens, metric (``curve``), task, score and outcomes.
+
+    Args:
+        rows: The curve of `workbook.training.Trained`, measured by :func:`kept_along`.
+    """
+    names = [name.removesuffix(_ALONG) for name in rows if name.endswith(_ALONG)]
+    parts = [
+        rows[["step", "tokens"]].assign(
+            metric="curve", task=name, score=rows[name], outcomes=[from_text(text) for text in rows[name + _ALONG]]
+        )
+        for name in names
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def held_out_loss(model: SentenceTransformer, batches: int = 2, size: int = 32, temperature: float = 0.05) -> Outcomes:
+    """InfoNCE (nats) of each pair over in-batch negatives, on held-out pairs of docs; chance is log(size).
 
     Args:
         model: An embedder.
         batches: Number of batches.
         size: Pairs per batch.
         temperature: Divisor of the cosines.
+
+    Returns:
+        The loss of each pair, their mean as the score.
 
     Raises:
         MissingDataError: A package that the docs corpus is made of is not installed.
@@ -73,10 +118,27 @@ def held_out_loss(model: SentenceTransformer, batches: int = 2, size: int = 32, 
     documents = model.encode(pairs["document"].tolist(), **options).float()
     labels = torch.arange(size, device=queries.device)
     losses = [
-        F.cross_entropy(one @ other.T / temperature, labels)
+        F.cross_entropy(one @ other.T / temperature, labels, reduction="none")
         for one, other in zip(queries.split(size), documents.split(size), strict=True)
     ]
-    return float(torch.stack(losses).mean())
+    return Outcomes.of_values(torch.cat(losses).tolist(), pairs["id"])
+
+
+def suites_and_loss(model: SentenceTransformer, sizes: Scale, others: tuple[str, ...] = ()) -> pd.DataFrame:
+    """:func:`suites`, and the loss on held-out pairs.
+
+    Args:
+        model: An embedder; it is left as it is.
+        sizes: Sizes of evaluation.
+        others: Names of other offline tasks.
+
+    Returns:
+        One row per task: metric (``score`` in points, or ``loss`` in nats), task, type, score, low, high, items,
+        outcomes.
+    """
+    scores = suites(model, sizes, others)
+    with cut_to(model, sizes.max_length):
+        return pd.concat([scores, row("docs", held_out_loss(model), metric="loss")], ignore_index=True)
 
 
 @contextmanager

@@ -41,28 +41,6 @@ def over_seeds(rows: pd.DataFrame, by: list[str], value: str = "score") -> pd.Da
     return pd.DataFrame(found, columns=[*by, value, "low", "high", "seeds"])
 
 
-def accuracy(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Accuracy in points with its 95 % interval over sentences, since the words of a sentence are not independent.
-
-    Args:
-        rows: Columns of ``by``, ``sentence``, ``words`` (scored) and ``correct``, one row per sentence.
-        by: Columns that identify a group; with several seeds, ``seed`` is one of them.
-
-    Returns:
-        One row per group, in the order of their first rows: the columns of ``by``, score, low, high (points).
-
-    Raises:
-        InvalidValueError: A missing column, or a sentence that is twice in a group.
-    """
-    check_rows(rows, by, "sentence", "words", "correct")
-    found = []
-    for names, group in rows.groupby(by, sort=False, dropna=False):
-        share = group["correct"].sum() / group["words"].sum()
-        half = intervals.of_ratio(group["correct"], group["words"])
-        found.append([*names, 100 * share, 100 * (share - half), 100 * (share + half)])
-    return pd.DataFrame(found, columns=[*by, "score", "low", "high"])
-
-
 def check_rows(rows: pd.DataFrame, by: list[str], unit: str, *values: str) -> None:
     """Refuse rows without the columns that are needed, or with a unit that is twice in a group.
 

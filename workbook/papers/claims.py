@@ -1,99 +1,34 @@
 """The papers' claims as data, and the verdict of a run on each.
 
-``data/claims.json`` is a list of `Claim`. A rule is a list of comparisons between linear expressions of named
-quantities, for example ``"weighted_mean > last_token"``, ``"bidirectional < causal - 5"``, ``"-2 < a - b < 2"``.
-It is written before the run. The run gives an `Estimate` for every name, and `judge` derives the verdict.
+``data/claims.json`` is a list of `Claim`. A rule is a list of comparisons of linear expressions of named quantities,
+for example ``"weighted_mean > last_token"``, or a margin, ``"-1 < a - b < 1"``. It is written before the run. The run
+measures the quantities, and `judge` derives the verdict from the effects and their intervals.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
-from collections.abc import Collection, Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from ..errors import DamagedFileError, InvalidValueError, MissingDataError, UnknownNameError
+from ..errors import DamagedFileError, InvalidValueError, MissingDataError, UnknownNameError, WorkbookError
+from ..evaluation.effects import LEVEL, Estimate, Quantity, effect
+from ..evaluation.suites import SUITES
 from ..files import atomic_file, data_path, locked
 from ..scale import SCALES, get_scale
 from . import rules
 
-REPRODUCED = "reproduced"
-PARTLY = "partly"
-NOT_REPRODUCED = "not reproduced"
-NOT_TESTED = "not tested at this scale"
-NO_INTERVAL = "not tested without an interval"
-
-
-class Estimate(BaseModel):
-    """A measured number with its interval.
-
-    Attributes:
-        value: The number, in the units of the claim's rule.
-        low: Lower end of its confidence interval; equal to ``value`` for a number without sampling error, None if the
-            width of the interval is not known, such as for a single seed.
-        high: Upper end of the interval, or None.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    value: float
-    low: float | None
-    high: float | None
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if (self.low is None) != (self.high is None):
-            raise ValueError("an interval with one end")
-        if self.low is not None and self.low > self.high:
-            raise ValueError("low is above high")
-        return self
-
-    def format(self, sign: str = "") -> str:
-        """As text with its interval, ``2.1 [0.4, 3.8]``: three digits, or whole numbers from a thousand on.
-
-        Args:
-            sign: ``"+"`` to write it before positive values too.
-        """
-        form = ",.0f" if abs(self.value) >= 1000 else ".3g"
-        interval = "" if self.low is None or self.low == self.high else f" [{self.low:{form}}, {self.high:{form}}]"
-        return f"{self.value:{sign}{form}}{interval}"
-
-    @classmethod
-    def of(cls, measured: object) -> Self:
-        """An estimate from an `Estimate`, a bare number, ``(value, low, high)``, or a row with score, low and high.
-
-        If both ends are NaN, as in tables, there is no interval.
-
-        >>> Estimate.of((42.0, 40.5, 43.1))
-        Estimate(value=42.0, low=40.5, high=43.1)
-        >>> Estimate.of((42.0, math.nan, math.nan))
-        Estimate(value=42.0, low=None, high=None)
-
-        Raises:
-            InvalidValueError: None of these, not finite, or an interval whose ends are swapped.
-        """
-        try:
-            if isinstance(measured, cls):
-                return measured
-            if hasattr(measured, "keys"):  # a dict, a pandas Series
-                value = measured["score"] if "score" in measured else measured["value"]
-                low, high = measured["low"], measured["high"]
-            elif isinstance(measured, str):
-                raise TypeError("text")
-            else:
-                value, low, high = measured if isinstance(measured, tuple | list) else (measured,) * 3
-            value, low, high = float(value), float(low), float(high)
-            ends = (None, None) if math.isnan(low) and math.isnan(high) else (low, high)
-            return cls(value=value, low=ends[0], high=ends[1])
-        except (ValidationError, ValueError, KeyError, TypeError) as error:
-            expected = "a finite number, (value, low, high) with low <= high, or a row with score, low and high"
-            raise InvalidValueError("measured value", expected, measured) from error
+SUPPORTED, CONTRADICTED, INCONCLUSIVE, NOT_TESTED = "supported", "contradicted", "inconclusive", "not tested"
+_WEAKEST = (CONTRADICTED, NOT_TESTED, INCONCLUSIVE, SUPPORTED)
+_OUTCOMES = {"holds": SUPPORTED, "fails": CONTRADICTED, "open": INCONCLUSIVE}
+_Word = Literal["supported", "contradicted", "inconclusive", "not tested"]
 
 
 class Claim(BaseModel):
@@ -103,9 +38,11 @@ class Claim(BaseModel):
         id: Short name, unique in the file.
         paper: The paper's short name.
         place: Section, figure or table.
-        statement: The claim in our words.
+        statement: The claim in our words, one or two sentences.
+        note: What the paper leaves open, and how the rule reads it.
         published: The paper's numbers by model, then by the names that the rule uses.
-        rule: Comparisons that hold if the claim does; judged one by one.
+        rule: Clauses that hold if the claim does, judged one by one: comparisons, after ``docs:`` or ``other:`` if they
+            are about averages over that suite.
         scale: The smallest scale at which a run can test it.
     """
 
@@ -115,102 +52,165 @@ class Claim(BaseModel):
     paper: str
     place: str
     statement: str
+    note: str = ""
     published: dict[str, dict[str, float]] = {}
     rule: Annotated[tuple[str, ...], Field(min_length=1)]
     scale: str
 
-    def names(self) -> list[str]:
-        """The quantities in the rule, sorted.
+    @field_validator("rule")
+    @classmethod
+    def _decidable(cls, rule: tuple[str, ...]) -> tuple[str, ...]:
+        for clause in rule:
+            rules.read(clause, "rule")
+        return rule
 
-        Raises:
-            InvalidValueError: The rule can't be read; the message names the claim.
-        """
-        return sorted({name for clause in self.rule for name in rules.names(clause, f"rule of claim {self.id!r}")})
+    @field_validator("scale")
+    @classmethod
+    def _known(cls, scale: str) -> str:
+        return get_scale(scale).name
+
+    def names(self) -> list[str]:
+        """The quantities in the rule, sorted."""
+        return sorted({name for comparison in self.clauses().values() for name in comparison.weights})
+
+    def clauses(self) -> dict[str, rules.Comparison]:
+        """The clauses of the rule by their text."""
+        return {clause: rules.read(clause, f"rule of claim {self.id!r}") for clause in self.rule}
 
     def published_effects(self, clause: str) -> dict[str, float]:
-        """The effect of a comparison of the rule in the paper's own numbers, see `effect`.
+        """The effect of a clause in the paper's own numbers.
+
+        Args:
+            clause: One of the rule's.
 
         Returns:
             Effects by model, without models for which the paper does not print all quantities of the comparison.
         """
-        names = rules.names(clause, f"rule of claim {self.id!r}")
-        printed = {model: numbers for model, numbers in self.published.items() if names <= set(numbers)}
-        return {model: effect(clause, numbers, self.id).value for model, numbers in printed.items()}
+        comparison = self.clauses()[clause]
+        printed = {model: numbers for model, numbers in self.published.items() if {*comparison.weights} <= {*numbers}}
+        return {model: comparison.effect(numbers) for model, numbers in printed.items()}
+
+
+class Finding(BaseModel):
+    """What a run found on one clause of a claim.
+
+    Attributes:
+        verdict: Of the clause alone.
+        effect: The effect with its error; None if it could not be measured.
+        why: Why the clause was not tested, a sentence for readers; empty if it was.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    verdict: _Word
+    effect: Estimate | None = None
+    why: str = ""
 
 
 class Verdict(BaseModel):
     """The verdict of a notebook's run on a claim; prints as one line without measured numbers, equal on every machine.
 
+    A claim is supported if all its clauses are, and contradicted if one is even when its interval is widened for their
+    number. Otherwise it is not tested if a clause was not, and inconclusive if all were.
+
     Raises:
-        ValueError: A verdict, or an outcome of a comparison, that its own numbers contradict.
+        ValueError: A verdict, on the claim or a clause, that its own numbers contradict.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    id: str
+    claim: Claim
     notebook: str = ""
-    paper: str
-    place: str
-    statement: str
-    verdict: Literal[
-        "reproduced", "partly", "not reproduced", "not tested at this scale", "not tested without an interval"
-    ]
     scale: str
-    clauses: dict[str, Literal["holds", "overlaps", "fails", "no interval"]]
-    published: dict[str, dict[str, float]]
-    measured: dict[str, Estimate]
-    did_not_learn: tuple[str, ...] = ()
+    verdict: _Word
+    findings: dict[str, Finding]
 
     @model_validator(mode="after")
     def _follows_from_its_numbers(self) -> Self:
-        outcomes = {clause: _outcome(found) for clause, found in self.effects().items()}
-        if outcomes != self.clauses or self.verdict != _summed_up(outcomes):
-            raise ValueError(f"{self.verdict!r} by {self.clauses}, where its numbers say {_summed_up(outcomes)!r}")
+        clauses = self.claim.clauses()
+        if set(self.findings) != set(clauses):
+            raise ValueError(f"findings on {sorted(self.findings)}, where the rule has {sorted(clauses)}")
+        for clause, found in self.findings.items():
+            due = NOT_TESTED if found.why else _word(clauses[clause], found.effect)
+            if found.verdict != due:
+                raise ValueError(f"{found.verdict!r} for {clause!r}, where its numbers say {due!r}")
+        if self.verdict != (due := _summed_up(self.claim, self.findings)):
+            raise ValueError(f"{self.verdict!r} for the claim, where its clauses say {due!r}")
         return self
 
-    def effects(self) -> dict[str, Estimate]:
-        """The effect of each comparison of the rule; empty if the scale was too small or a model did not learn."""
-        return {clause: effect(clause, self.measured, self.id) for clause in self.clauses}
+    @property
+    def id(self) -> str:
+        """The claim's id."""
+        return self.claim.id
 
-    def format(self) -> str:
-        """The verdict, and the models that did not learn if that is the reason."""
-        return self.verdict + (f" (did not learn: {', '.join(self.did_not_learn)})" if self.did_not_learn else "")
+    def why(self) -> str:
+        """What the verdict rests on, in a sentence or two: why it was not tested, or what would settle it."""
+        reasons = [found.why for found in self.findings.values() if found.verdict == NOT_TESTED]
+        if self.verdict == NOT_TESTED:
+            return " ".join(dict.fromkeys(reasons))
+        if self.verdict == INCONCLUSIVE and any(one.verdict == CONTRADICTED for one in self.findings.values()):
+            return f"One clause is contradicted alone, but not after correction for {len(self.findings)} clauses."
+        if self.verdict != INCONCLUSIVE:
+            return ""
+        effects = {
+            clause: [abs(effect) for effect in self.claim.published_effects(clause).values()]
+            for clause, found in self.findings.items()
+            if found.verdict == INCONCLUSIVE
+        }
+        printed = {clause: max(sizes) for clause, sizes in effects.items() if sizes}
+        hidden = [clause for clause, size in printed.items() if size < self.findings[clause].effect.detectable]
+        if not printed:
+            return "The paper prints no effect to compare with."
+        if hidden:
+            return "The paper's effect is too small for this many items and seeds."
+        return "An effect of the paper's size would probably have been seen."
 
     def __str__(self) -> str:
-        return f"{self.id}: {self.format()}"
+        return f"{self.id}: {self.verdict}"
 
     __repr__ = __str__
 
 
-def load(path: Path | None = None) -> dict[str, Claim]:
-    """All claims by id, in the order of the file.
+def read_claims(path: Path | None = None) -> dict[str, Claim | WorkbookError]:
+    """All claims by id, in the order of the file; for one that can't be used, the error that names it.
 
     Args:
         path: The file; None for ``data/claims.json``.
 
     Raises:
-        InvalidValueError: A claim lacks a field, or has an unknown one or a rule that can't be read; it is named.
-        UnknownNameError: A claim's scale does not exist.
         DamagedFileError: The file is not a JSON list.
         MissingDataError: The file is absent.
     """
     path = path or data_path("claims.json")
-    claims: dict[str, Claim] = {}
-    for entry in _read_list(path):
-        name = entry.get("id", "without an id") if isinstance(entry, dict) else entry
+    found: dict[str, Claim | WorkbookError] = {}
+    for number, entry in enumerate(_read_list(path)):
+        name = str(entry.get("id", f"number {number}")) if isinstance(entry, dict) else f"number {number}"
+        where = f"claim {name!r} in {path}"
+        if name in found:
+            found[name] = InvalidValueError(where, "an id used once", name)
+            continue
         try:
-            claim = Claim.model_validate(entry)
+            found[name] = Claim.model_validate(entry)
         except ValidationError as error:
             problem = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-            raise InvalidValueError(f"claim {name!r} in {path}", "the fields of a Claim", problem) from error
-        for clause in claim.rule:
-            rules.margins(clause, f"rule of claim {claim.id!r} in {path}")
-        if claim.scale not in SCALES:
-            raise UnknownNameError(f"scale of claim {claim.id!r} in {path}", claim.scale, SCALES)
-        if claim.id in claims:
-            raise InvalidValueError(f"claim {name!r} in {path}", "an id used once", claim.id)
-        claims[claim.id] = claim
-    return claims
+            found[name] = InvalidValueError(where, "the fields of a Claim", problem)
+    return found
+
+
+def load(path: Path | None = None) -> dict[str, Claim]:
+    """The claims that can be used, by id, in the order of the file; a warning names each of the others.
+
+    Args:
+        path: The file; None for ``data/claims.json``.
+
+    Raises:
+        DamagedFileError, MissingDataError: As `read_claims`.
+    """
+    claims = read_claims(path)
+    for error in claims.values():
+        if not isinstance(error, Claim):
+            warnings.warn(str(error), stacklevel=2)
+    return {name: claim for name, claim in claims.items() if isinstance(claim, Claim)}
 
 
 def get(claim_id: str) -> Claim:
@@ -218,80 +218,88 @@ def get(claim_id: str) -> Claim:
 
     Raises:
         UnknownNameError: No such claim; the message lists all.
+        InvalidValueError: It is there, but can't be used.
     """
-    claims = load()
+    claims = read_claims()
     if claim_id not in claims:
         raise UnknownNameError("claim", claim_id, claims)
-    return claims[claim_id]
+    if not isinstance(claim := claims[claim_id], Claim):
+        raise claim
+    return claim
 
 
 def judge(
-    claim: Claim, measured: Mapping[str, object], *, scale: str, notebook: str = "", did_not_learn: Collection[str] = ()
+    claim: Claim,
+    measured: Mapping[str, Quantity | float],
+    *,
+    scale: str,
+    notebook: str = "",
+    did_not_learn: Mapping[str, str] | None = None,
+    resamples: int = 2000,
 ) -> Verdict:
     """The verdict on a claim, derived from its rule.
 
-    A comparison holds if the whole interval of its difference is above zero; it overlaps if the direction is right but
-    the interval reaches zero. If all hold, the claim is reproduced; if all fail, not reproduced; anything between is
-    partly. With a comparison of numbers without an interval, the claim is not tested. The interval of a difference is
-    that of the key ``"a - b"`` if the run has one (a paired difference is sharper); otherwise it follows from the two
-    intervals, which then must not overlap.
+    A clause is supported if the whole 95 % interval of its effect is on the claimed side (inside the margin, for a
+    claim of no difference), contradicted if all of it is on the other side, inconclusive otherwise. It is not tested
+    without an interval, at too small a scale, if something was not measured, or if one of its models did not learn: a
+    comparison with that would judge its training.
 
     Args:
         claim: The claim.
-        measured: Arguments of `Estimate.of` by name; paired differences by ``"a - b"``.
-        scale: The run's scale.
+        measured: What was measured, by the names in the rule; others may be among them. A number has no sampling error.
+        scale: Scale of what was measured.
         notebook: Name of the notebook that judges.
-        did_not_learn: Names of its models that did not learn what they were trained for. If there are any, the claim
-            is not tested: a comparison with them would judge their training.
+        did_not_learn: By quantity, the reason why its model counts as one that did not learn: a sentence.
+        resamples: Bootstrap resamples of the items.
 
     Raises:
-        InvalidValueError: A name of the rule was not measured, a value is not finite, the rule can't be read, or
-            ``did_not_learn`` is text.
-        UnknownNameError: A measured name that the rule does not know, or no such scale.
+        UnknownNameError: No such scale.
     """
-    if isinstance(did_not_learn, str):
-        raise InvalidValueError("did_not_learn", "a collection of names", did_not_learn, f"Write [{did_not_learn!r}].")
-    names = claim.names()
-    estimates = {key: Estimate.of(value) for key, value in measured.items()}
-    for key in estimates:
-        if any(name.strip() not in names for name in key.split(" - ")):
-            raise UnknownNameError(f"quantity of claim {claim.id!r}", key, names)
+    stuck = did_not_learn or {}
     order = list(SCALES)
-    untested = did_not_learn or order.index(get_scale(scale).name) < order.index(claim.scale)
-    rule = () if untested else claim.rule
-    clauses = {clause: _outcome(effect(clause, estimates, claim.id)) for clause in rule}
-    return Verdict(
-        **claim.model_dump(include={"id", "paper", "place", "statement", "published"}),
-        notebook=notebook,
-        verdict=_summed_up(clauses),
-        scale=scale,
-        clauses=clauses,
-        measured=estimates,
-        did_not_learn=tuple(sorted(did_not_learn)),
-    )
+    too_small = order.index(get_scale(scale).name) < order.index(claim.scale)
+    findings = {}
+    for clause, comparison in claim.clauses().items():
+        reasons = [stuck[name] for name in comparison.weights if name in stuck]
+        reasons += [f"Scale {scale} is too small: it needs {claim.scale} or more."] * too_small
+        try:
+            found = effect(comparison.weights, _quantities(comparison, measured), resamples)
+        except WorkbookError as error:
+            findings[clause] = Finding(verdict=NOT_TESTED, why=" ".join([*reasons, str(error)]))
+            continue
+        why = " ".join(dict.fromkeys(filter(None, [*reasons, found.why])))
+        findings[clause] = Finding(verdict=NOT_TESTED if why else _word(comparison, found), effect=found, why=why)
+    return Verdict(claim=claim, notebook=notebook, scale=scale, verdict=_summed_up(claim, findings), findings=findings)
 
 
-def effect(clause: str, measured: Mapping[str, object], claim_id: str) -> Estimate:
-    """The effect of a comparison: the margin by which it holds, negative if it fails.
+def _quantities(comparison: rules.Comparison, measured: Mapping[str, Any]) -> dict[str, Any]:
+    """The quantities of a comparison, on the tasks of its suite if it has one."""
+    chosen = {name: measured[name] for name in comparison.weights if name in measured}
+    if not comparison.suite:
+        return chosen
+    tasks = SUITES[comparison.suite].tasks
+    return {name: one.on(tasks) if isinstance(one, Quantity) else one for name, one in chosen.items()}
 
-    Args:
-        clause: A comparison, such as ``"mean > last_token + 5"``; of a chain the narrowest part counts.
-        measured: See `judge`.
-        claim_id: Id of the claim, for messages.
 
-    Returns:
-        The margin in the units of the comparison, with an interval if all its quantities have one.
+def _word(comparison: rules.Comparison, found: Estimate | None, level: float = LEVEL) -> str:
+    if found is None or found.error is None:
+        return NOT_TESTED
+    return _OUTCOMES[comparison.outcome(*found.interval(level))]
 
-    Raises:
-        InvalidValueError: A name was not measured, a value is not finite, or the comparison can't be read.
+
+def _summed_up(claim: Claim, findings: Mapping[str, Finding]) -> str:
+    """The verdict on a claim, which needs all its clauses, from those on the clauses.
+
+    One clause of many comes out wrong by chance more often than one alone: to contradict the claim, the interval of a
+    clause is widened by Bonferroni's correction.
     """
-    estimates = {name: Estimate.of(value) for name, value in measured.items()}
-    where = f"rule of claim {claim_id!r}"
-    margins = [_interval(margin, estimates, claim_id) for margin in rules.margins(clause, where)]
-    value = min(margin.value for margin in margins)
-    if any(margin.low is None for margin in margins):
-        return Estimate(value=value, low=None, high=None)
-    return Estimate(value=value, low=min(m.low for m in margins), high=min(m.high for m in margins))
+    level = 1 - (1 - LEVEL) / len(findings)
+    clauses = claim.clauses()
+    words = {found.verdict for found in findings.values()} - {CONTRADICTED}
+    for clause, found in findings.items():
+        if found.verdict == CONTRADICTED:
+            words.add(_word(clauses[clause], found.effect, level))
+    return min(words, key=_WEAKEST.index)
 
 
 def write(verdicts: Iterable[Verdict], path: Path) -> None:
@@ -304,11 +312,12 @@ def write(verdicts: Iterable[Verdict], path: Path) -> None:
         path: The claims file.
 
     Raises:
-        DamagedFileError: The file is there and holds something else.
+        DamagedFileError: The file is there and is not a JSON list.
         OutputError: The file can't be written.
     """
     with _alone(path):
-        merged = {(verdict.id, verdict.notebook): verdict for verdict in [*read(path), *verdicts]}
+        merged = {_key(entry): entry for entry in entries(path)}
+        merged |= {(verdict.id, verdict.notebook): verdict.model_dump(mode="json") for verdict in verdicts}
         _replace([merged[key] for key in sorted(merged)], path)
 
 
@@ -320,32 +329,67 @@ def drop(notebook: str, path: Path) -> None:
         path: The claims file.
 
     Raises:
-        DamagedFileError: The file is there and holds something else.
+        DamagedFileError: The file is there and is not a JSON list.
         OutputError: The file can't be written.
     """
     if not Path(path).exists():
         return
     with _alone(path):
-        verdicts = read(path)
-        kept = [verdict for verdict in verdicts if verdict.notebook != notebook]
-        if kept != verdicts:
+        kept = entries(path, other_than=notebook)
+        if kept != entries(path):
             _replace(kept, path)
 
 
-def read(path: Path) -> list[Verdict]:
-    """The verdicts in a run's claims file, each checked against its own numbers; none if there is no file yet.
+def read(path: Path) -> tuple[list[Verdict], dict[str, str]]:
+    """The verdicts in a run's claims file, each checked against its own numbers and today's rule.
+
+    Returns:
+        The verdicts that can be used, none if there is no file yet; and by the claim's id what is wrong with others.
 
     Raises:
-        DamagedFileError: The file does not hold verdicts, or holds one that its numbers contradict.
+        DamagedFileError: The file is not a JSON list.
     """
-    path = Path(path)
-    if not path.exists():
-        return []
-    try:
-        return [Verdict.model_validate(entry) for entry in _read_list(path)]
-    except (ValidationError, InvalidValueError) as error:
-        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-        raise DamagedFileError(f"Expected verdicts in {path}, got {reason}. Delete it and run again.") from error
+    found, problems = [], {}
+    for entry in entries(path):
+        name, notebook = _key(entry)
+        again = f"Run notebook {notebook or 'that wrote it'} again."
+        try:
+            verdict = Verdict.model_validate(entry)
+        except (ValidationError, WorkbookError) as error:
+            reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+            problems[name] = f"{path}: expected a verdict on claim {name!r}, got {reason}. {again}"
+            continue
+        today = read_claims().get(name)
+        if today is None:
+            problems[name] = f"{path}: a verdict on {name!r}, which is no claim. {again}"
+        elif isinstance(today, Claim) and today.rule != verdict.claim.rule:
+            problems[name] = f"{path}: a verdict on claim {name!r} by an earlier rule. {again}"
+        else:
+            found.append(verdict)
+    return found, problems
+
+
+def entries(path: Path, notebook: str | None = None, other_than: str | None = None) -> list[Any]:
+    """The entries of a run's claims file as plain data, unchecked; none if there is no file yet.
+
+    Args:
+        path: The claims file.
+        notebook: Only those of this notebook.
+        other_than: Only those of other notebooks than this.
+
+    Raises:
+        DamagedFileError: The file is not a JSON list.
+    """
+    found = _read_list(Path(path)) if Path(path).exists() else []
+    return [e for e in found if notebook in (None, _key(e)[1]) and (other_than is None or _key(e)[1] != other_than)]
+
+
+def _key(entry: Any) -> tuple[str, str]:
+    """Id of the claim and name of the notebook of an entry, whatever else is wrong with it."""
+    claim = entry.get("claim") if isinstance(entry, dict) else None
+    if not isinstance(claim, dict):
+        return "", ""
+    return str(claim.get("id", "")), str(entry.get("notebook", ""))
 
 
 def _alone(path: Path) -> AbstractContextManager[None]:
@@ -353,10 +397,9 @@ def _alone(path: Path) -> AbstractContextManager[None]:
     return locked(f"claims-{hashlib.sha256(os.fsencode(Path(path).resolve())).hexdigest()[:24]}")
 
 
-def _replace(verdicts: list[Verdict], path: Path) -> None:
+def _replace(kept: list[Any], path: Path) -> None:
     with atomic_file(Path(path)) as temporary:
-        entries = [verdict.model_dump(mode="json") for verdict in verdicts]
-        temporary.write_text(json.dumps(entries, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        temporary.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _read_list(path: Path) -> list:
@@ -369,39 +412,3 @@ def _read_list(path: Path) -> list:
     if not isinstance(entries, list):
         raise DamagedFileError(f"Expected a JSON list in {path}, found {type(entries).__name__}.")
     return entries
-
-
-def _outcome(found: Estimate) -> str:
-    if found.low is None:
-        return "no interval"
-    if found.low > 0:
-        return "holds"
-    return "overlaps" if found.value > 0 else "fails"
-
-
-def _summed_up(clauses: Mapping[str, str]) -> str:
-    """The verdict that follows from the outcomes of a rule's comparisons."""
-    outcomes = frozenset(clauses.values())
-    if "no interval" in outcomes:
-        return NO_INTERVAL
-    known = {frozenset(): NOT_TESTED, frozenset({"holds"}): REPRODUCED, frozenset({"fails"}): NOT_REPRODUCED}
-    return known.get(outcomes, PARTLY)
-
-
-def _interval(margin: Mapping[str, float], measured: Mapping[str, Estimate], claim_id: str) -> Estimate:
-    """Value and interval of a linear form, from a measured difference if there is one."""
-    weights = {name: weight for name, weight in margin.items() if name and weight}
-    terms = [(weight, name) for name, weight in weights.items()]
-    if len(weights) == 2 and math.isclose(sum(weights.values()), 0, abs_tol=1e-12):
-        first, second = weights
-        for key, weight in ((f"{first} - {second}", weights[first]), (f"{second} - {first}", weights[second])):
-            if key in measured:
-                terms = [(weight, key)]
-    if absent := sorted(name for _, name in terms if name not in measured):
-        raise InvalidValueError(f"claim {claim_id!r}", f"a measured value for {', '.join(absent)}", sorted(measured))
-    constant = margin.get("", 0.0)
-    value = constant + sum(weight * measured[name].value for weight, name in terms)
-    if any(measured[name].low is None for _, name in terms):
-        return Estimate(value=value, low=None, high=None)
-    ends = [(weight * measured[name].low, weight * measured[name].high) for weight, name in terms]
-    return Estimate(value=value, low=constant + sum(map(min, ends)), high=constant + sum(map(max, ends)))

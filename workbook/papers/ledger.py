@@ -4,93 +4,101 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from .. import figures
-from ..errors import DamagedFileError, MissingDataError, UnknownNameError, WorkbookError
+from ..errors import MissingDataError
 from ..files import atomic_file
 from . import claims
-from .claims import Claim, Verdict
+from .claims import CONTRADICTED, INCONCLUSIVE, NOT_TESTED, SUPPORTED, Claim, Finding, Verdict
 
 FIGURE = "claims"
 """Name of the ledger's figure in a run folder."""
 NOT_RUN = "not run"
-VERDICTS = (
-    claims.REPRODUCED,
-    claims.PARTLY,
-    claims.NOT_REPRODUCED,
-    claims.NO_INTERVAL,
-    claims.NOT_TESTED,
-    NOT_RUN,
-)
+VERDICTS = (SUPPORTED, CONTRADICTED, INCONCLUSIVE, NOT_TESTED, NOT_RUN)
 """Verdicts in the ledger, from the most to the least informative."""
-_TESTED = VERDICTS[:3]
-_OUTCOMES = ("fails", "no interval", "overlaps", "holds")
+WORDS = ["claim", "paper", "published", "here", "items and seeds", "could have seen", "verdict", "why"]
+"""Columns of a table in words, see `readable`."""
 
 
 def table(folder: str | Path) -> pd.DataFrame:
-    """Every claim with the findings of a run's notebooks.
+    """Every clause of every claim with the findings of a run's notebooks.
 
-    An effect is the margin by which a comparison of the rule holds, see `claims.effect`. Of several comparisons, and of
-    several notebooks that judged the claim, the table has the one that holds the least: one that fails before one whose
-    interval reaches zero. If a notebook tested a claim, those that could not don't count.
+    If several notebooks judged a claim, the table has the one that tested it; of several the weakest verdict. A verdict
+    that can't be read, contradicts its own numbers or follows an earlier rule counts as not tested, with the reason.
 
     Args:
         folder: A run folder, with the ``claims.json`` that its notebooks wrote.
 
     Returns:
-        One row per claim, paper by paper: ``paper``, ``claim`` (its id), ``place``, ``statement``, ``comparison``,
-        ``published_low`` and ``published_high`` (its effect in the paper, over ``models`` models), ``effect``, ``low``
-        and ``high`` (of the run, with its interval, or NaN), ``scale`` (of the run's numbers; without numbers the
-        smallest that can test the claim), ``notebook`` (those that judged it, or empty), ``verdict`` (one of
-        ``VERDICTS``; partly if notebooks differ) and ``did_not_learn`` (models because of which it was not tested).
+        The rows of `effects`, paper by paper, for all claims: those that no notebook judged are ``not run``.
 
     Raises:
         MissingDataError: The folder holds no verdicts.
-        DamagedFileError: The verdicts can't be read, or follow another rule than the claim's.
-        UnknownNameError: A verdict on a claim that does not exist.
+        DamagedFileError: The file of verdicts is not a JSON list.
     """
-    found = _verdicts(Path(folder))
-    rows = pd.DataFrame([_row(claim, found[claim.id]) for claim in claims.load().values()])
+    known, found = _known(), _verdicts(Path(folder))
+    rows = pd.concat([effects([found[name]]) if name in found else _not_run(*item) for name, item in known.items()])
     papers = list(rows["paper"].unique())
     return rows.sort_values("paper", key=lambda names: names.map(papers.index), kind="stable", ignore_index=True)
 
 
+def effects(verdicts: Iterable[Verdict]) -> pd.DataFrame:
+    """The effects of verdicts, one row per clause.
+
+    Returns:
+        ``paper``, ``claim`` (its id), ``place``, ``statement``, ``clause``, ``label`` (the clause in words),
+        ``effect``, ``low`` and ``high`` (95 % interval), ``detectable`` (the smallest effect to be seen with 80 %
+        power), ``threshold`` and ``upper`` (where the claimed side begins, and ends if it does), ``paper_low`` and
+        ``paper_high`` (the effect in the paper, over its models), ``models`` (their number), ``inside`` (whether all
+        of these lie in our interval: yes, no, or some), ``items``, ``seeds``, ``scale``, ``notebook``, ``found``
+        (verdict on the clause), ``verdict`` (on the claim) and ``why``. Numbers that are not known are NaN, words
+        empty.
+    """
+    rows = [
+        _row(verdict.claim, clause, found)
+        | {"scale": verdict.scale, "notebook": verdict.notebook, "verdict": verdict.verdict}
+        | {"why": found.why or verdict.why()}
+        for verdict in verdicts
+        for clause, found in verdict.findings.items()
+    ]
+    return pd.DataFrame(rows, columns=_COLUMNS)
+
+
 def counts(rows: pd.DataFrame) -> pd.DataFrame:
     """Number of claims by paper (rows) and verdict (columns), with their sums, from rows of `table`."""
+    rows = rows.drop_duplicates("claim")
     found = pd.crosstab(rows["paper"], rows["verdict"], margins=True, margins_name="all")
     return found.reindex(index=[*rows["paper"].unique(), "all"], columns=[*VERDICTS, "all"], fill_value=0)
 
 
 def readable(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of `table` as text for readers: claim, verdict, measured, published, scale and place.
+    """Rows of `table` or `effects` as text for readers, one row per claim; clauses are lines of a cell.
 
-    Effects have three digits and a sign; ``+2.1 [0.4, 3.8]`` is one with its interval, ``+0.5 to +1.3 (3)`` the range
-    over three models.
+    ``+2.1 [0.4, 3.8]`` is an effect with its interval, ``+0.5 to +1.3 (3 models)`` the range in the paper.
+
+    Returns:
+        The columns ``WORDS``.
     """
-    effects, printed = rows[["effect", "low", "high"]], rows[["published_low", "published_high", "models"]]
-    measured = pd.Series([_measured(*numbers) for numbers in effects.itertuples(index=False)], index=rows.index)
-    return rows[["claim", "verdict"]].assign(
-        measured=measured.where(rows["did_not_learn"] == "", "did not learn: " + rows["did_not_learn"]),
-        published=[_published(*numbers) for numbers in printed.itertuples(index=False)],
-        scale=rows["scale"],
-        place=rows["place"],
-    )
+    found = [_words(group) for _, group in rows.groupby("claim", sort=False)]
+    return pd.DataFrame(found, columns=WORDS)
 
 
 def figure(rows: pd.DataFrame) -> Figure:
     """A figure with a strip per paper and a tile for each of its claims, from rows of `table`."""
+    rows = rows.drop_duplicates("claim")
     return figures.tiles(rows, "paper", "verdict", kinds=VERDICTS, title="Claims by paper and verdict")
 
 
 def write(folder: str | Path) -> pd.DataFrame:
     """Write ``ledger.json``, ``ledger.csv`` and the figure ``claims`` into a run folder.
 
-    The JSON holds every claim as in the data, with all verdicts on it; the CSV is that of `table`.
+    The JSON holds every claim as in the data, with the verdict on it; the CSV is that of `table`.
 
     Args:
         folder: A run folder.
@@ -99,91 +107,165 @@ def write(folder: str | Path) -> pd.DataFrame:
         The rows of `table`.
 
     Raises:
-        MissingDataError, DamagedFileError, UnknownNameError: As `table`; then nothing is written.
+        MissingDataError, DamagedFileError: As `table`; then nothing is written.
         OutputError: The folder can't be written.
     """
     folder = Path(folder)
-    rows, known, found = table(folder), claims.load(), _verdicts(folder)
+    rows, found = table(folder), _verdicts(folder)
+    words = rows.drop_duplicates("claim").set_index("claim")["verdict"]
     entries = [
-        known[name].model_dump(mode="json")
-        | {"verdict": verdict, "verdicts": [one.model_dump(mode="json") for one in found[name]]}
-        for name, verdict in rows[["claim", "verdict"]].itertuples(index=False)
+        claim.model_dump(mode="json")
+        | {"verdict": words[name]}
+        | ({"findings": found[name].model_dump(mode="json")["findings"]} if name in found else {})
+        for name, (claim, _) in _known().items()
     ]
     with atomic_file(folder / "ledger.json") as temporary:
         temporary.write_text(json.dumps(entries, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     with atomic_file(folder / "ledger.csv") as temporary:
         rows.to_csv(temporary, index=False, lineterminator="\n")
-    figures.save(figure(rows), FIGURE, rows[["paper", "claim", "verdict"]], folder / "figures")
+    figures.save(figure(rows), FIGURE, rows.drop_duplicates("claim")[["paper", "claim", "verdict"]], folder / "figures")
     return rows
 
 
-def _verdicts(folder: Path) -> dict[str, list[Verdict]]:
-    """The verdicts of a run by claim; one that follows another rule than the claim's is refused."""
+_COLUMNS = [
+    *("paper", "claim", "place", "statement", "clause", "label", "effect", "low", "high", "detectable", "threshold"),
+    *("upper", "paper_low", "paper_high", "models", "inside", "items", "seeds", "scale", "notebook", "found"),
+    *("verdict", "why"),
+]
+
+
+def _known() -> dict[str, tuple[Claim, str]]:
+    """Every claim of the project's file, with what is wrong with it, if something is."""
+    return {
+        name: (claim, "") if isinstance(claim, Claim) else (_unusable(name), str(claim))
+        for name, claim in claims.read_claims().items()
+    }
+
+
+def _unusable(name: str) -> Claim:
+    return Claim(id=name, paper="-", place="", statement="A claim that can't be used.", rule=("x > 0",), scale="quick")
+
+
+def _verdicts(folder: Path) -> dict[str, Verdict]:
+    """The verdict on each claim that was judged; one that can't be used is not tested, and says why."""
     path = folder / "claims.json"
     if not path.exists():
         raise MissingDataError(
             f"Expected the verdicts of a run in {path}, found none. Run the notebooks into this folder first, "
             "or name the folder of another run."
         )
-    known = claims.load()
-    found: dict[str, list[Verdict]] = {name: [] for name in known}
-    for verdict in claims.read(path):
-        again = f"Run notebook {verdict.notebook or 'that wrote it'} again, or delete the file."
-        if verdict.id not in known:
-            raise UnknownNameError(f"claim in {path}", verdict.id, known, again)
-        claim = known[verdict.id]
-        try:
-            due = claims.judge(claim, verdict.measured, scale=verdict.scale, did_not_learn=verdict.did_not_learn)
-        except WorkbookError:  # of another rule with other quantities
-            due = None
-        if due is None or (due.verdict, due.clauses) != (verdict.verdict, verdict.clauses):
-            raise DamagedFileError(
-                f"{path}: expected a verdict on claim {verdict.id!r} by its rule {list(claim.rule)} at scale "
-                f"{verdict.scale}, got {verdict.verdict!r} by {list(verdict.clauses)}. {again}"
-            )
-        found[verdict.id].append(verdict)
-    return found
+    verdicts, problems = claims.read(path)
+    for name, (claim, problem) in _known().items():
+        if why := problem or problems.get(name, ""):
+            findings = {clause: Finding(verdict=NOT_TESTED, why=why) for clause in claim.rule}
+            verdicts.append(Verdict(claim=claim, scale=claim.scale, verdict=NOT_TESTED, findings=findings))
+    strength = (NOT_TESTED, SUPPORTED, INCONCLUSIVE, CONTRADICTED)  # what tested the claim counts, then the weakest
+    chosen: dict[str, Verdict] = {}
+    for verdict in verdicts:
+        before = chosen.get(verdict.id)
+        if before is None or strength.index(verdict.verdict) > strength.index(before.verdict):
+            chosen[verdict.id] = verdict
+    return chosen
 
 
-def _row(claim: Claim, verdicts: Sequence[Verdict]) -> dict[str, object]:
-    tested = [verdict for verdict in verdicts if verdict.verdict in _TESTED]
-    counted = tested or verdicts
-    words = {verdict.verdict for verdict in counted} or {NOT_RUN}
-    effects = [
-        (_OUTCOMES.index(verdict.clauses[clause]), effect.value, clause, effect)
-        for verdict in counted
-        for clause, effect in verdict.effects().items()
+def _not_run(claim: Claim, _: str) -> pd.DataFrame:
+    rows = [
+        _row(claim, clause, Finding(verdict=NOT_TESTED)) | {"scale": claim.scale, "notebook": "", "verdict": NOT_RUN}
+        for clause in claim.rule
     ]
-    published = {clause: list(claim.published_effects(clause).values()) for clause in claim.rule}
-    *_, comparison, effect = min(effects, key=lambda item: item[:2], default=(None, None))
-    if effect is None:
-        comparison = min(published, key=lambda clause: min(published[clause], default=math.inf))
+    return pd.DataFrame(rows, columns=_COLUMNS).fillna({"why": ""})
+
+
+def _row(claim: Claim, clause: str, found: Finding) -> dict[str, Any]:
+    comparison, effect = claim.clauses()[clause], found.effect
+    printed = list(claim.published_effects(clause).values())
+    known = effect is not None and effect.error is not None
+    inside = sum(effect.low <= number <= effect.high for number in printed) if known else 0
+    marks = {0: "no", len(printed): "yes"} if known and printed else {inside: ""}
+    bounds = [bound for bound in (comparison.above, comparison.below) if math.isfinite(bound)]
     return {
         "paper": claim.paper,
         "claim": claim.id,
         "place": claim.place,
         "statement": claim.statement,
-        "comparison": comparison,
-        "published_low": min(published[comparison], default=math.nan),
-        "published_high": max(published[comparison], default=math.nan),
-        "models": len(published[comparison]),
-        "effect": math.nan if effect is None else effect.value,
-        "low": math.nan if effect is None or effect.low is None else effect.low,
-        "high": math.nan if effect is None or effect.high is None else effect.high,
-        "scale": ", ".join(dict.fromkeys(verdict.scale for verdict in counted)) or claim.scale,
-        "notebook": ", ".join(verdict.notebook for verdict in verdicts),
-        "verdict": claims.PARTLY if tested and len(words) > 1 else min(words, key=VERDICTS.index),
-        "did_not_learn": ", ".join(dict.fromkeys(name for verdict in counted for name in verdict.did_not_learn)),
+        "clause": clause,
+        "label": label(comparison.weights, comparison.suite),
+        "effect": effect.value if effect else math.nan,
+        "low": effect.low if effect else math.nan,
+        "high": effect.high if effect else math.nan,
+        "detectable": effect.detectable if effect else math.nan,
+        "threshold": bounds[0],
+        "upper": bounds[1] if len(bounds) > 1 else math.nan,
+        "paper_low": min(printed, default=math.nan),
+        "paper_high": max(printed, default=math.nan),
+        "models": len(printed),
+        "inside": marks.get(inside, "some"),
+        "items": effect.items if effect else 0,
+        "seeds": effect.seeds if effect else 0,
+        "found": found.verdict,
     }
 
 
-def _measured(effect: float, low: float, high: float) -> str:
-    if math.isnan(effect):
-        return "-"
-    return claims.Estimate.of((effect, low, high)).format("+")
+def label(weights: Mapping[str, float], suite: str = "") -> str:
+    """An effect in words: ``docs: mean - last token``.
+
+    Args:
+        weights: Weight of each quantity.
+        suite: The suite that it is measured on, if any.
+    """
+    terms = sorted(weights.items(), key=lambda item: item[1] < 0)  # what is claimed to be more comes first
+    words = ""
+    for name, weight in terms:
+        factor = "" if abs(weight) == 1 else f"{abs(weight):g} x "
+        sign = (" - " if weight < 0 else " + ") if words else ("-" if weight < 0 else "")
+        words += sign + factor + name.replace("_", " ")
+    return f"{suite}: {words}" if suite else words
 
 
-def _published(low: float, high: float, models: int) -> str:
-    if not models:
-        return "-"
-    return f"{low:+.3g}" if low == high else f"{low:+.3g} to {high:+.3g} ({models})"
+def _words(clauses: pd.DataFrame) -> dict[str, str]:
+    """One claim in words: a line per clause where it has several."""
+    first = clauses.iloc[0]
+    names = [f"{one}: " if len(clauses) > 1 else "" for one in clauses["label"]]
+    lines = {
+        "published": [_published(row) for _, row in clauses.iterrows()],
+        "here": [name + _here(row, len(clauses) > 1) for name, (_, row) in zip(names, clauses.iterrows(), strict=True)],
+        "items and seeds": [f"{row['items']} x {row['seeds']}" * bool(row["items"]) for _, row in clauses.iterrows()],
+        "could have seen": [_number(row["detectable"], "") for _, row in clauses.iterrows()],
+    }
+    joined = {
+        column: "\n".join(cells if column == "here" else dict.fromkeys(filter(None, cells))) or "-"
+        for column, cells in lines.items()
+    }
+    place = f"{first['paper']}, {first['place']}".rstrip(", ")
+    why = " ".join(dict.fromkeys(filter(None, clauses["why"])))
+    return {"claim": first["statement"], "paper": place, "verdict": first["verdict"], "why": why or "-"} | joined
+
+
+def _here(row: pd.Series, several: bool) -> str:
+    """An effect with its interval and, where it is not zero, the side that is claimed."""
+    if math.isnan(row["effect"]):
+        return row["found"] if several else "-"
+    text = _number(row["effect"], "+" if row["threshold"] == 0 or not math.isnan(row["upper"]) else "")
+    if not math.isnan(row["low"]) and row["low"] < row["high"]:
+        text += f" [{_number(row['low'], '')}, {_number(row['high'], '')}]"
+    if not math.isnan(row["upper"]):
+        text += f", claimed between {row['threshold']:g} and {row['upper']:g}"
+    elif row["threshold"]:
+        text += f", claimed {'over' if '>' in row['clause'] else 'under'} {row['threshold']:g}"
+    return f"{text} ({row['found']})" if several else text
+
+
+def _published(row: pd.Series) -> str:
+    """The effect in the paper over its models, and whether it lies in our interval."""
+    if not row["models"]:
+        return ""
+    low, high = (_number(row[end], "+" if row["threshold"] == 0 else "") for end in ("paper_low", "paper_high"))
+    text = low if low == high else f"{low} to {high} ({row['models']} models)"
+    inside = {"yes": ", inside our interval", "no": ", outside our interval", "some": ", partly inside"}
+    return text + inside.get(row["inside"], "")
+
+
+def _number(value: float, sign: str) -> str:
+    if math.isnan(value):
+        return ""
+    return f"{value:{sign},.0f}" if abs(value) >= 1000 else f"{value:{sign}.3g}"

@@ -8,7 +8,8 @@ import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..errors import InvalidValueError
+from ..errors import InvalidValueError, UnknownNameError
+from ..evaluation.suites import SUITES
 
 _COMPARISONS = {ast.Gt: operator.gt, ast.GtE: operator.gt, ast.Lt: operator.lt, ast.LtE: operator.lt}
 
@@ -21,14 +22,16 @@ class Comparison:
         weights: The effect, as weights of named quantities.
         above: The effect is claimed to be above this; minus infinity if the claim has no such bound.
         below: And below this; infinity likewise. A claim of no difference has both: its margin.
+        suite: The suite whose average the quantities are; empty if they are not averages over one.
     """
 
     weights: Mapping[str, float]
     above: float
     below: float
+    suite: str = ""
 
     def outcome(self, low: float, high: float) -> str:
-        """``holds`` if the whole interval is on the claimed side, ``fails`` if all of it is on the other, else ``open``.
+        """``holds`` if the whole interval is on the claimed side, ``fails`` if it is on the other, else ``open``.
 
         Args:
             low: Lower end of the effect's interval.
@@ -49,15 +52,20 @@ def read(clause: str, where: str) -> Comparison:
     An effect of several quantities is written so that the claim is that it is large: ``a < b`` is about b - a.
 
     Args:
-        clause: Such as ``"mean > last_token + 5"``, or a margin, ``"-1 < a - b < 1"``.
+        clause: Such as ``"mean > last_token + 5"``, or a margin, ``"-1 < a - b < 1"``; in front the suite if there is
+            one, ``"docs: mean > last_token"``.
         where: Owner of the comparison, for messages.
 
     Raises:
+        UnknownNameError: No such suite.
         InvalidValueError: It can't be read; it names no quantity, so that nothing measured decides it; it is a chain
             about several effects; or no number is on the claimed side.
     """
+    suite, _, text = clause.rpartition(":")
+    if suite and suite not in SUITES:
+        raise UnknownNameError(f"suite in {where}", suite, SUITES)
     try:
-        tree = ast.parse(clause, mode="eval").body
+        tree = ast.parse(text.strip(), mode="eval").body
         if not isinstance(tree, ast.Compare):
             raise ValueError("no comparison")
         sides = [_linear(side) for side in (tree.left, *tree.comparators)]
@@ -81,11 +89,11 @@ def read(clause: str, where: str) -> Comparison:
         if set(form) != set(weights) or any(not math.isclose(form[n], factor * w) for n, w in weights.items()):
             hint = "Write each comparison as a clause of its own."
             raise InvalidValueError(where, "a chain about one effect", clause, hint)
-        bound = -margin.get("", 0.0) / factor
+        bound = 0.0 - margin.get("", 0.0) / factor
         above, below = (max(above, bound), below) if factor > 0 else (above, min(below, bound))
     if above >= below:
         raise InvalidValueError(where, "a side that some effect is on", clause)
-    return Comparison(weights, above, below)
+    return Comparison(weights, above, below, suite)
 
 
 def _linear(node: ast.expr) -> dict[str, float]:

@@ -34,8 +34,9 @@ from pydantic import Field, Strict, TypeAdapter, ValidationError
 
 from .. import __version__, backbones, figures
 from ..errors import InvalidValueError, UnknownNameError
+from ..evaluation.effects import Quantity
 from ..files import ROOT, atomic_file, cache_path
-from ..papers import claims
+from ..papers import claims, ledger
 from ..scale import Scale, get_scale
 from . import results
 
@@ -101,7 +102,6 @@ def start(
     torch.manual_seed(seed)
     if (shell := get_ipython()) is not None:
         _silence_progress_bars()
-        pd.set_option("display.max_colwidth", 400, "display.width", 2000)  # verdicts quote whole claims
         shell.display_formatter.formatters["image/png"].for_type(Figure, figures.png)
     folder = Path(output_dir).expanduser().resolve() if str(output_dir) else ROOT / "outputs" / chosen.name
     return Run(notebook, chosen, backbone, seed, rerun, folder, own)
@@ -221,50 +221,67 @@ class Run:
         return experiments.Record(experiments.get(name), recorded, self.backbone).provenance()
 
     def claim(
-        self, claim_id: str, *, scale: str | None = None, did_not_learn: Collection[str] = (), **measured: Any
+        self,
+        claim_id: str,
+        *,
+        scale: str | None = None,
+        did_not_learn: Mapping[str, str] | None = None,
+        **measured: Quantity | float,
     ) -> claims.Verdict:
-        """Judge a claim by numbers that this run measured or read, and record the verdict in ``claims.json``.
+        """Judge a claim by what this run measured or read, and record the verdict in ``claims.json``.
 
         Args:
             claim_id: Its id in ``data/claims.json``.
-            scale: Scale of the numbers, if they are from a record and not from this run.
-            did_not_learn: See `workbook.papers.claims.judge`.
-            **measured: Arguments of `workbook.papers.claims.Estimate.of`, by the names in the claim's rule; paired
-                differences as ``**{"a - b": (value, low, high)}``.
+            scale: Scale of what was measured, if it is from a record and not from this run.
+            did_not_learn: By quantity, why its model counts as one that did not learn.
+            **measured: Quantities by the names in the claim's rule; a bare number has no sampling error.
 
         Raises:
-            UnknownNameError: No such claim or scale, or a name that its rule does not know.
-            InvalidValueError: A name of the rule was not measured, or a value is not finite.
+            UnknownNameError: No such claim or scale.
+            InvalidValueError: The claim can't be used.
             OutputError: The folder can't be written.
         """
-        scale = scale or self.scale.name
         verdict = claims.judge(
-            claims.get(claim_id), measured, scale=scale, notebook=self.notebook, did_not_learn=did_not_learn
+            claims.get(claim_id),
+            measured,
+            scale=scale or self.scale.name,
+            notebook=self.notebook,
+            did_not_learn=did_not_learn,
+            resamples=self.scale.resamples,
         )
         claims.write([verdict], self.output_dir / "claims.json")
         self._judged[claim_id] = verdict
         return verdict
 
-    def verdicts(self, digits: int = 1) -> pd.DataFrame:
-        """The claims judged so far, one row each.
+    def claims(
+        self,
+        paper: str,
+        measured: Mapping[str, Quantity | float],
+        *,
+        scale: str | None = None,
+        did_not_learn: Mapping[str, str] | None = None,
+    ) -> list[claims.Verdict]:
+        """Judge all claims of a paper about what was measured; see :meth:`claim`.
 
         Args:
-            digits: Decimals of the measured numbers.
-
-        Returns:
-            Columns claim, paper, measured (by this run, or read from records), scale (of those numbers), verdict.
+            paper: The paper's short name.
+            measured: Quantities by the names in the rules. A claim of which it has none is another notebook's.
+            scale: See :meth:`claim`.
+            did_not_learn: See :meth:`claim`.
         """
-        rows = [
-            {
-                "claim": verdict.statement,
-                "paper": f"{verdict.paper}, {verdict.place}",
-                "measured": ", ".join(f"{k} {v.value:.{digits}f}" for k, v in verdict.measured.items()) or "-",
-                "scale": verdict.scale,
-                "verdict": verdict.format(),
-            }
-            for verdict in self._judged.values()
+        return [
+            self.claim(claim.id, scale=scale, did_not_learn=did_not_learn, **measured)
+            for claim in claims.load().values()
+            if claim.paper == paper and {*claim.names()} & {*measured}
         ]
-        return pd.DataFrame(rows, columns=["claim", "paper", "measured", "scale", "verdict"])
+
+    def effects(self) -> pd.DataFrame:
+        """The effects of the claims judged so far, one row per clause, see `workbook.papers.ledger.effects`."""
+        return ledger.effects(self._judged.values())
+
+    def verdicts(self) -> Words:
+        """The claims judged so far in words, one row each, see `workbook.papers.ledger.readable`."""
+        return Words(ledger.readable(self.effects()))
 
     def provenance(self) -> str:
         """The versions and settings of the results, for the last cell: the same text on every machine with these pins.
@@ -302,6 +319,29 @@ class Run:
         }
         with atomic_file(self.output_dir / "manifests" / f"{self.notebook}.json") as temporary:
             temporary.write_text(json.dumps(manifest, indent=1, default=str) + "\n", encoding="utf-8")
+
+
+class Words:
+    """A table of sentences: in a notebook its cells wrap and keep their lines, as text one row follows another.
+
+    Args:
+        frame: The table; its columns are text.
+    """
+
+    def __init__(self, frame: pd.DataFrame):
+        self.frame = frame
+
+    def __repr__(self) -> str:
+        rows = (
+            "\n".join(f"{name}: {' | '.join(str(cell).splitlines())}" for name, cell in row.items())
+            for _, row in self.frame.iterrows()
+        )
+        return "\n\n".join(rows)
+
+    def _repr_html_(self) -> str:
+        cells = {"white-space": "pre-line", "text-align": "left", "vertical-align": "top", "overflow-wrap": "anywhere"}
+        shown = self.frame.style.hide(axis="index").set_properties(**cells)
+        return shown.set_table_styles([{"selector": "th", "props": "text-align: left"}]).to_html(uuid="words")
 
 
 def _versions() -> dict[str, str]:

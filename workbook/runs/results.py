@@ -48,7 +48,7 @@ def checksums(folder: Path, notebook: str) -> dict[str, str]:
     Raises:
         DamagedFileError: The folder's claims file holds something else.
     """
-    verdicts = [v.model_dump(mode="json") for v in claims.read(folder / "claims.json") if v.notebook == notebook]
+    verdicts = claims.entries(folder / "claims.json", notebook)
     judged = hashlib.sha256(json.dumps(verdicts).encode()).hexdigest()
     files = {path.relative_to(folder).as_posix(): sha256(path) for path in _files(folder, notebook)}
     return files | ({"claims.json": judged} if verdicts else {})

@@ -245,8 +245,7 @@ class Session:
             # A notebook runs in its own folder: that is where a relative path starts. No folder, no files.
             content.append(folder_sha256(source.parent / Path(backbone).expanduser(), *_MODEL_FILES))
         if _sums_up(source):
-            found = claims.read(self.folder / "claims.json")
-            content.append([v.model_dump(mode="json") for v in found if v.notebook != source.stem])
+            content.append(claims.entries(self.folder / "claims.json", other_than=source.stem))
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def _left(self, source: Path) -> dict[str, str]:

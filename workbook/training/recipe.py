@@ -186,7 +186,7 @@ class Evaluator:
     Attributes:
         name: Name of the measurement; a stage that was trained under another name is trained again.
         every: Steps between two measurements; the first is before the first step, the last after the last step.
-        measure: Function of the model that returns numbers by name.
+        measure: Function of the model that returns numbers by name; texts too, which are kept beside them.
 
     Raises:
         InvalidValueError: ``every`` is not a positive whole number.
@@ -194,7 +194,7 @@ class Evaluator:
 
     name: str
     every: int
-    measure: Callable[[SentenceTransformer], Mapping[str, float]]
+    measure: Callable[[SentenceTransformer], Mapping[str, float | str]]
 
     def __post_init__(self):
         whole("every", self.every, of="steps")

@@ -34,7 +34,7 @@ class Trained:
         history: One row per step: stage, step (from 1), loss, learning_rate, gradient_norm (before clipping), tokens
             (read so far in the stage) and seconds (of training so far in the stage, over all its sessions).
         curve: One row per measurement of an :class:`Evaluator`: stage, step (from 0), tokens, seconds, and the numbers
-            by name; empty without one.
+            and texts by name; empty without one.
         manifest: By stage its content key, data fingerprint, seconds, device, and versions.
     """
 

@@ -220,7 +220,10 @@ class EvaluationCallback(TrainerCallback):
         so_far, began = trainer.so_far(), time.perf_counter()
         with torch.random.fork_rng(devices=devices), torch.no_grad():
             trainer.model.eval()
-            measured = {f"measured/{name}": float(value) for name, value in self.measure(trainer.model).items()}
+            measured = {
+                f"measured/{name}": value if isinstance(value, str) else float(value)
+                for name, value in self.measure(trainer.model).items()
+            }
         trainer.began += time.perf_counter() - began  # the seconds of training are counted alone
         # Straight into the log: trainer.log would tell the trainer that this step's loss has been logged.
         trainer.state.log_history.append({"step": trainer.state.global_step, **so_far, **measured})
