@@ -226,9 +226,8 @@ def pack(outcomes: Iterable[object]) -> tuple[str, dict[str, np.ndarray]]:
         if not isinstance(one, Outcomes):
             continue
         values = rankdata(one.values) if one.statistic in _RANKED else one.values
-        parts = {
-            part: _narrow(array) for part, array in zip(_PARTS, (values, one.gold, one.groups)) if array is not None
-        }
+        given = zip(_PARTS, (values, one.gold, one.groups), strict=True)
+        parts = {part: _narrow(array) for part, array in given if array is not None}
         listed[place] = {
             **{"score": float(f"{one.score:.7g}"), "statistic": one.statistic, "items": one.items, "why": one.why},
             **{"units": one.units, "digest": one.digest, "factor": one.factor},

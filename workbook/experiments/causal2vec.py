@@ -102,7 +102,8 @@ def evaluate_variant(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
         Tidy rows: ``metric`` (``score``, ``loss``, ``recency`` or ``norm``), ``part`` (``whole``, or a half), ``task``
         (or the kind of texts), ``score``, ``low``, ``high``, ``items`` and ``outcomes``. The loss is in nats. Recency
         is the share of the end, in per cent, in the movement of the vector when the end or the beginning of a document
-        is exchanged. A norm is the length of a half. Texts are cut to ``max_length``, except for recency, which needs their ends.
+        is exchanged. A norm is the length of a half. Texts are cut to ``max_length``, except for recency, which needs
+        their ends.
 
     Source: Causal2Vec, table 2, section 3.2 and appendix C.1; recency and the halves alone are this project's.
     """

@@ -70,9 +70,9 @@ def keywords(model: SentenceTransformer, sizes: Scale, top: int = 5, shown: int 
 
     Returns:
         For each order (``task``: ``heaviest``, by weight, or ``telling``, by weight above its mean over the queries)
-        one row of the metric ``own``: score (share of the clusters that hold a token of the query, in per cent), low, high,
-        items (queries), outcomes. And one row of the metric ``named`` for each of the first ``shown`` queries: ``text``
-        (the first word of each cluster, with a star after those that do) and ``items`` (the query's index).
+        one row of the metric ``own``: score (share of the clusters that hold a token of the query, in per cent), low,
+        high, items (queries), outcomes. And one row of the metric ``named`` for each of the first ``shown`` queries:
+        ``text`` (the first word of each cluster, with a star after those that do) and ``items`` (the query's index).
 
     Source: LENS, table 3; counts and the second order are this project's.
     """

@@ -77,7 +77,7 @@ def by_pooling(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
         sizes: Sizes of evaluation.
 
     Returns:
-        One row per pooling and task: pooling, metric (``score``), task, type, score, low, high (points), items, outcomes.
+        The rows of :func:`~.suite.suites` for each ``pooling``.
 
     Source: LLM2Vec, table 5. Here every model is trained with mean pooling; the paper does not say how its rows are.
     """
