@@ -28,6 +28,14 @@ VERDICTS = (
     NOT_RUN,
 )
 """Verdicts in the ledger, from the most to the least informative."""
+_LOOKS = {
+    claims.REPRODUCED: figures.VERDICTS["supported"],
+    claims.PARTLY: figures.VERDICTS["inconclusive"],
+    claims.NOT_REPRODUCED: figures.VERDICTS["contradicted"],
+    claims.NO_INTERVAL: figures.VERDICTS["not tested"],
+    claims.NOT_TESTED: figures.VERDICTS["not tested"],
+    NOT_RUN: figures.VERDICTS["not run"],
+}
 _TESTED = VERDICTS[:3]
 _OUTCOMES = ("fails", "no interval", "overlaps", "holds")
 
@@ -84,7 +92,7 @@ def readable(rows: pd.DataFrame) -> pd.DataFrame:
 
 def figure(rows: pd.DataFrame) -> Figure:
     """A figure with a strip per paper and a tile for each of its claims, from rows of `table`."""
-    return figures.tiles(rows, "paper", "verdict", kinds=VERDICTS, title="Claims by paper and verdict")
+    return figures.tiles(rows, "paper", "verdict", kinds=_LOOKS, title="Claims by paper and verdict")
 
 
 def write(folder: str | Path) -> pd.DataFrame:
