@@ -70,6 +70,13 @@ DRAW = {
     ),
     "losses": lambda: figures.losses(HISTORY, {"mntp": 10.8, "simcse": 2.1}),
     "tiles": lambda: figures.tiles(DECIDED, "paper", "verdict", kinds=figures.VERDICTS, title="Claims"),
+    "forest": lambda: figures.forest(
+        SCORES.assign(effect=SCORES["score"], threshold=15, paper_low=80, paper_high=90, detectable=4, upper=30),
+        title="Scores",
+        xlabel="points",
+        label="attention",
+        panel="pooling",
+    ),
     "panels": lambda: figures.bars(SCORES, "pooling", "score", panel="attention"),
 }
 

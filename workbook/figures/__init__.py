@@ -5,6 +5,7 @@ The drawing functions return a ``matplotlib.figure.Figure`` outside pyplot, so n
 """
 
 from .charts import bars, distributions, lines, scatter
+from .forest import forest
 from .maps import heatmap, heatmaps
 from .runs import estimates, losses
 from .style import DASHES, ENDINGS, FULL, HALF, HATCHES, MARKERS, OKABE_ITO, VERDICTS, Look, png, save, use_style
@@ -23,6 +24,7 @@ __all__ = [
     "bars",
     "distributions",
     "estimates",
+    "forest",
     "heatmap",
     "heatmaps",
     "lines",
