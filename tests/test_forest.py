@@ -1,6 +1,7 @@
 """Forest plots: every effect, interval, bound and number of the papers stands where it belongs."""
 
 import itertools
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -165,11 +166,13 @@ def test_panels_share_their_axis_where_they_share_its_label():
 
 def test_long_labels_are_broken_and_no_row_touches_another():
     words = (
-        "latent attention over mean pooling of the same decoder with the same number of candidates and $5 parameters"
+        "latent attention over mean pooling of the same decoder with the same number of candidates and $5 $ parameters"
     )
     fig = draw(pd.concat([ROWS.assign(label=[f"{words}, {n}" for n in range(4)]), ROWS]))
     fig.draw_without_rendering()
     (axes,) = fig.axes
+    assert "".join(axes.get_yticklabels()[0].get_text().split()) == "".join(f"{words}, 0".split())
+    assert not any(text.get_parse_math() for text in axes.get_yticklabels())
     boxes = [text.get_window_extent() for text in axes.get_yticklabels()]
     assert all(upper.y0 > lower.y1 for upper, lower in itertools.pairwise(boxes))
     assert all(box.x0 > 0 and box.x1 < axes.bbox.x0 for box in boxes)
@@ -181,7 +184,10 @@ def test_long_labels_are_broken_and_no_row_touches_another():
 
 
 def test_a_single_number_has_an_axis():
-    (axes,) = draw(ROWS[:1].assign(effect=0.0, low=0.0, high=0.0, detectable=NAN, paper_low=NAN, paper_high=NAN)).axes
+    rows = ROWS[:1].assign(effect=0.0, low=0.0, high=0.0, detectable=NAN, paper_low=NAN, paper_high=NAN)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (axes,) = draw(rows).axes
     left, right = axes.get_xlim()
     assert left < 0 < right
     assert np.isfinite([left, right]).all()
