@@ -37,6 +37,9 @@ CHOICES = pd.DataFrame(
         "front": [True, True, False, False],
     }
 ).assign(low=lambda frame: frame["score"] - 1, high=lambda frame: frame["score"] + 2)
+DECIDED = pd.DataFrame(
+    {"paper": ["P", "P", "Q", "P"], "verdict": ["contradicted", "supported", "contradicted", "supported"]}
+)
 MATRIX = pd.DataFrame([[0.1, 0.9], [0.4, np.nan]], index=["layer 0", "layer 1"], columns=["the", "cat"])
 HEADS = {f"head {n}": pd.DataFrame(np.random.default_rng(n).random((20, 512)) / 10) for n in range(1, 9)}
 
@@ -66,8 +69,13 @@ DRAW = {
         baseline={"chance": 5},
     ),
     "losses": lambda: figures.losses(HISTORY, {"mntp": 10.8, "simcse": 2.1}),
-    "tiles": lambda: figures.tiles(
-        SCORES, "pooling", "attention", kinds=("bidirectional", "causal", "neither"), title="Scores"
+    "tiles": lambda: figures.tiles(DECIDED, "paper", "verdict", kinds=figures.VERDICTS, title="Claims"),
+    "forest": lambda: figures.forest(
+        SCORES.assign(effect=SCORES["score"], threshold=15, paper_low=80, paper_high=90, detectable=4, upper=30),
+        title="Scores",
+        xlabel="points",
+        label="attention",
+        panel="pooling",
     ),
     "panels": lambda: figures.bars(SCORES, "pooling", "score", panel="attention"),
 }
@@ -185,18 +193,42 @@ def test_losses_have_their_chance_level_in_a_panel_each():
 
 
 def test_tiles_are_sorted_by_kind_and_told_apart_by_mark():
-    verdicts = pd.DataFrame({"paper": ["P", "P", "Q", "P"], "verdict": ["no", "yes", "no", "yes"]})
-    fig = figures.tiles(verdicts, "paper", "verdict", kinds=("yes", "perhaps", "no"))
+    fig = DRAW["tiles"]()
     (axes,) = fig.axes
     marks = {(text.get_position(), text.get_text()) for text in axes.texts}
     assert marks == {((0, 0), "\u2713"), ((1, 0), "\u2713"), ((2, 0), "\u2717"), ((0, 1), "\u2717")}
     assert len(axes.patches) == 4
     assert [text.get_text() for text in axes.get_yticklabels()] == ["P (3)", "Q (1)"]
-    assert [text.get_text() for text in fig.legends[0].get_texts()] == ["\u2713 yes: 2", "\u2717 no: 2"]
-    with pytest.raises(UnknownNameError, match="value of verdict 'no'"):
-        figures.tiles(verdicts, "paper", "verdict", kinds=("yes",))
-    with pytest.raises(InvalidValueError, match="1 to 6"):
-        figures.tiles(verdicts, "paper", "verdict", kinds="abcdefg")
+    assert [text.get_text() for text in fig.legends[0].get_texts()] == ["\u2713 supported: 2", "\u2717 contradicted: 2"]
+    with pytest.raises(UnknownNameError, match="value of verdict 'contradicted'"):
+        figures.tiles(DECIDED, "paper", "verdict", kinds={"supported": figures.VERDICTS["supported"]})
+    with pytest.raises(InvalidValueError, match="kinds: expected the look of each kind"):
+        figures.tiles(DECIDED, "paper", "verdict", kinds=("supported", "contradicted"))
+
+
+def luminance(color):
+    """Relative luminance of a colour, from 0 for black to 1 for white, by WCAG 2."""
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in mpl.colors.to_rgb(color))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_verdicts_are_told_apart_in_greyscale_and_their_signs_can_be_read():
+    looks = figures.VERDICTS.values()
+    assert [*figures.VERDICTS] == ["supported", "contradicted", "inconclusive", "not tested", "not run"]
+    for signs in ({look.sign for look in looks}, {look.marker for look in looks}):
+        assert len(signs) == len(looks)
+    assert "D" not in {look.marker for look in looks}, "the diamond is the papers'"
+    greys = sorted(luminance(look.fill) for look in looks)
+    assert all(lighter > 1.25 * darker for darker, lighter in itertools.pairwise(greys))
+    for look in looks:
+        pale, dark = sorted((luminance(look.fill), luminance(look.ink)), reverse=True)
+        assert (pale + 0.05) / (dark + 0.05) >= 4.5, look  # the contrast that WCAG asks of text
+
+
+def test_tiles_have_the_look_of_their_kind():
+    (axes,) = DRAW["tiles"]().axes
+    drawn = [mpl.colors.to_hex(tile.get_facecolor(), keep_alpha=False).upper() for tile in axes.patches]
+    assert drawn == [figures.VERDICTS[name].fill for name in ("supported", "supported", "contradicted", "contradicted")]
 
 
 def test_distributions_are_halves_and_need_two():

@@ -6,7 +6,9 @@ import re
 
 import pandas as pd
 import pytest
+from bs4 import BeautifulSoup
 
+from workbook import figures
 from workbook.errors import DamagedFileError, InvalidValueError, MissingDataError, UnknownNameError
 from workbook.files import ROOT
 from workbook.papers import claims, ledger
@@ -217,19 +219,62 @@ def test_the_report_counts_the_claims_and_shows_the_rest_where_it_can_not(run):
     assert '<td>all</td><td class="number">1</td>' in page
     assert f'<td class="number">{len(CLAIMS)}</td></tr>' in page
     assert page.count("data:image/png;base64,") == 1
-    assert "fails (-10 [-10, -9.98])" in page
-    assert "<div>lexicon 50 [50, 50]</div>" in page
     path = run / "claims.json"
     path.write_text(path.read_text(encoding="utf-8").replace("lens-against-dense", "lens"), encoding="utf-8")
     page = report.write(run).read_text(encoding="utf-8")
     assert "Unknown claim in" in page
     assert "6 claims judged" in page
     assert "<td>all</td>" not in page
+    assert 'class="ledger"' not in page
+    assert "No claim was judged" not in page
     assert "data:image/png;base64," not in page  # the earlier ledger's figure
     path.write_text(path.read_text(encoding="utf-8")[:-9], encoding="utf-8")
     page = report.write(run).read_text(encoding="utf-8")
     assert "Expected JSON in" in page
     assert "0 claims judged" in page
+
+
+def test_the_report_has_a_row_for_each_judged_claim_under_its_paper_whatever_the_columns(run, monkeypatch):
+    with runner.Session(run, {}) as session:
+        assert [*session.run([])] == []
+
+    def table():
+        page = BeautifulSoup(report.write(run).read_text(encoding="utf-8"), "html.parser").find("table", "ledger")
+        cells = [[cell.get_text().strip() for cell in row.find_all("td")] for row in page.select("tr:not(.paper)")]
+        head = [cell.get_text() for cell in page.thead.find_all("th")]
+        return page, head, [row for row in cells if row]
+
+    rows = ledger.table(run)
+    judged = rows[rows["verdict"] != ledger.NOT_RUN]
+    page, head, cells = table()
+    text = ledger.readable(judged)
+    assert (head, cells) == (list(text.columns), text.to_numpy().tolist())
+    assert [paper.get_text() for paper in page.select("tr.paper")] == list(judged["paper"].unique())
+    assert [len(body.select("tr:not(.paper)")) for body in page.find_all("tbody")] == [3, 1, 1]
+    assert {cell["colspan"] for cell in page.select("tr.paper th")} == {str(len(head))}
+
+    words = {"claim": "a <b> claim of many words", "here": "+1.2 [0.4, 2.1]", "verdict": "contradicted", "why": "so"}
+    monkeypatch.setattr(ledger, "readable", lambda rows: pd.DataFrame([words] * len(rows)))
+    page, head, cells = table()
+    sign = figures.VERDICTS["contradicted"].sign
+    assert (head, cells) == ([*words], [[*(words | {"verdict": f"{sign} contradicted"}).values()]] * 5)
+    assert page.find("b") is None
+    assert [pill["class"] for pill in page.select(".word")] == [["word", "contradicted"]] * 5
+
+
+def test_the_report_fits_its_window_and_has_the_figures_colours(run):
+    with runner.Session(run, {}) as session:
+        assert [*session.run([])] == []
+    page = BeautifulSoup(report.write(run).read_text(encoding="utf-8"), "html.parser")
+    style = page.style.get_text()
+    assert re.search(r"\bth, td \{[^}]*overflow-wrap: break-word", style)
+    for scrolls in ("overflow-x", "nowrap", "table-layout"):
+        assert scrolls not in style
+    assert set(re.findall(r"(?<![\w-])(?:min-)?width: ([^;}]+)", style)) == {"100%"}  # no fixed ones
+    assert page.select("[style], [width], [nowrap], pre") == []
+    for name, look in figures.VERDICTS.items():
+        assert f".{name.replace(' ', '-')} {{ background: {look.fill}; color: {look.ink}; }}" in style
+    assert "print-color-adjust: exact" in style  # a browser leaves backgrounds out where nothing is said
 
 
 def test_a_damaged_manifest_is_named_and_the_rest_is_shown(run):

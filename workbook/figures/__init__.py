@@ -5,9 +5,10 @@ The drawing functions return a ``matplotlib.figure.Figure`` outside pyplot, so n
 """
 
 from .charts import bars, distributions, lines, scatter
+from .forest import forest
 from .maps import heatmap, heatmaps
 from .runs import estimates, losses
-from .style import DASHES, ENDINGS, FULL, HALF, HATCHES, MARKERS, OKABE_ITO, png, save, use_style
+from .style import DASHES, ENDINGS, FULL, HALF, HATCHES, MARKERS, OKABE_ITO, VERDICTS, Look, png, save, use_style
 from .tiles import tiles
 
 __all__ = [
@@ -18,9 +19,12 @@ __all__ = [
     "HATCHES",
     "MARKERS",
     "OKABE_ITO",
+    "VERDICTS",
+    "Look",
     "bars",
     "distributions",
     "estimates",
+    "forest",
     "heatmap",
     "heatmaps",
     "lines",

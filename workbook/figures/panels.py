@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import partial
 
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
@@ -131,12 +132,22 @@ def finish(fig: Figure, panels: list[tuple[Axes, pd.DataFrame]], ylabel: str, *,
         legend: Whether there is one.
     """
     panels[0][0].set_ylabel(ylabel)
-    handles = dict(_legend_entries(panels[0][0])) if legend else {}
-    if handles:
-        inches = 0.5 + _LETTER * max(map(len, handles))  # of the widest entry
-        most = max(1, math.floor(fig.get_figwidth() / inches))
-        columns = math.ceil(len(handles) / math.ceil(len(handles) / most))  # rows as full as one another
-        fig.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=columns, handlelength=2.6)
+    write_legend(fig, dict(_legend_entries(panels[0][0])) if legend else {})
+
+
+def write_legend(fig: Figure, handles: Mapping[str, Artist]) -> None:
+    """Write a legend below all panels, in as many columns as its widest entry allows; none if it has no entry.
+
+    Args:
+        fig: The figure.
+        handles: What is drawn for each entry, by its words.
+    """
+    if not handles:
+        return
+    inches = 0.5 + _LETTER * max(map(len, handles))  # of the widest entry
+    most = max(1, math.floor(fig.get_figwidth() / inches))
+    columns = math.ceil(len(handles) / math.ceil(len(handles) / most))  # rows as full as one another
+    fig.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=columns, handlelength=2.6)
 
 
 def write_names(fig: Figure, panels: list[tuple[Axes, pd.DataFrame]]) -> None:

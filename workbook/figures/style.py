@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib as mpl
 import pandas as pd
@@ -32,6 +33,32 @@ DASHES = (
     (0, (6, 1, 1, 1)),
 )
 HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx", "----", "++++", "||||")
+
+
+class Look(NamedTuple):
+    """How a kind of finding is shown, told apart without colour by its signs.
+
+    Attributes:
+        fill: Colour of its tiles, labels and markers.
+        ink: Colour of what is written on that.
+        sign: A letter for tiles and labels.
+        marker: Matplotlib's marker for charts; the diamond is kept for the papers' own numbers.
+    """
+
+    fill: str
+    ink: str
+    sign: str
+    marker: str
+
+
+VERDICTS = {
+    "supported": Look(OKABE_ITO[0], "white", "\N{CHECK MARK}", "o"),
+    "contradicted": Look(OKABE_ITO[3], "black", "\N{BALLOT X}", "X"),
+    "inconclusive": Look(OKABE_ITO[7], "black", "?", "s"),
+    "not tested": Look("#A6A6A6", "black", "\N{EN DASH}", "v"),
+    "not run": Look("#FFFFFF", "black", "", "^"),
+}
+"""The look of each verdict, in every figure and page: dark if a claim was decided, pale if it was not."""
 
 STYLE = {
     "figure.figsize": FULL,

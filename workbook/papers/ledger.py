@@ -20,7 +20,7 @@ from .claims import CONTRADICTED, INCONCLUSIVE, NOT_TESTED, SUPPORTED, Claim, Fi
 FIGURE = "claims"
 """Name of the ledger's figure in a run folder."""
 NOT_RUN = "not run"
-VERDICTS = (SUPPORTED, CONTRADICTED, INCONCLUSIVE, NOT_TESTED, NOT_RUN)
+VERDICTS = tuple(figures.VERDICTS)
 """Verdicts in the ledger, from the most to the least informative."""
 WORDS = ["claim", "paper", "published", "here", "items and seeds", "could have seen", "verdict", "why"]
 """Columns of a table in words, see `readable`."""
@@ -92,7 +92,7 @@ def readable(rows: pd.DataFrame) -> pd.DataFrame:
 def figure(rows: pd.DataFrame) -> Figure:
     """A figure with a strip per paper and a tile for each of its claims, from rows of `table`."""
     rows = rows.drop_duplicates("claim")
-    return figures.tiles(rows, "paper", "verdict", kinds=VERDICTS, title="Claims by paper and verdict")
+    return figures.tiles(rows, "paper", "verdict", kinds=figures.VERDICTS, title="Claims by paper and verdict")
 
 
 def write(folder: str | Path) -> pd.DataFrame:

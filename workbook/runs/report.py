@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import pandas as pd
 from latex2mathml.converter import convert
 from nbconvert import HTMLExporter
 
+from .. import figures
 from ..errors import DamagedFileError, InvalidValueError, MissingDataError, UnknownNameError
 from ..files import atomic_file
 from ..papers import claims, ledger
@@ -54,9 +54,9 @@ def write(folder: str | Path) -> Path:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    verdicts, counts, problem = _ledger(folder)
+    found = _ledger(folder)
     # An earlier ledger's figure says nothing of this run.
-    figures = [path for path in sorted(folder.glob("figures/*.png")) if counts or path.stem != ledger.FIGURE]
+    images = [path for path in sorted(folder.glob("figures/*.png")) if found["counts"] or path.stem != ledger.FIGURE]
     notebooks = [
         _notebook(folder / f"{name}.ipynb", entry) | {"earlier": entry.get("library") != manifest["library"]}
         for name, entry in manifest["notebooks"].items()
@@ -64,10 +64,9 @@ def write(folder: str | Path) -> Path:
     page = environment.get_template("report.html.jinja").render(
         manifest=manifest,
         notebooks=notebooks,
-        verdicts=verdicts,
-        counts=counts,
-        problem=problem,
-        figures=[_figure(path, [row["name"] for row in notebooks if row["executed"]]) for path in figures],
+        ledger=found,
+        looks=figures.VERDICTS,
+        figures=[_figure(path, [row["name"] for row in notebooks if row["executed"]]) for path in images],
         runs=[_read_run(path) for path in sorted(folder.glob("manifests/*.json"))],
     )
     with atomic_file(folder / "index.html") as temporary:
@@ -75,15 +74,19 @@ def write(folder: str | Path) -> Path:
     return folder / "index.html"
 
 
-def _ledger(folder: Path) -> tuple[list[claims.Verdict], list[dict[str, Any]], str]:
-    """The verdicts, their counts by paper, and what is wrong with them, if anything."""
-    verdicts: list[claims.Verdict] = []
+def _ledger(folder: Path) -> dict[str, Any]:
+    """Number of verdicts, claims counted by paper and verdict, judged claims by paper, and what is wrong, if it is."""
+    found: dict[str, Any] = {"judged": 0, "counts": [], "papers": {}, "problem": ""}
     try:
-        verdicts = claims.read(folder / "claims.json")
-        counts = ledger.counts(ledger.write(folder)) if verdicts else pd.DataFrame()
+        found["judged"] = len(claims.entries(folder / "claims.json"))
+        if found["judged"]:
+            rows = ledger.write(folder)
+            found["counts"] = ledger.counts(rows).reset_index().to_dict("records")
+            judged = rows[rows["verdict"] != ledger.NOT_RUN].groupby("paper", sort=False)
+            found["papers"] = {paper: ledger.readable(part).to_dict("records") for paper, part in judged}
     except (DamagedFileError, InvalidValueError, MissingDataError, UnknownNameError) as error:
-        return verdicts, [], str(error)
-    return verdicts, counts.reset_index().to_dict("records"), ""
+        found["problem"] = str(error)
+    return found
 
 
 def _notebook(path: Path, entry: dict[str, Any]) -> dict[str, Any]:
