@@ -122,7 +122,7 @@ def evaluate_variant(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     long = documents[documents.str.split().str.len().between(25, 60)].head(sizes.probe_texts).tolist()
     moved = probes.recency(model, long).pivot(index="text", columns="window", values="movement")
     share = 100 * moved[4] / (moved[0] + moved[4])
-    rows.append(row("docs", Outcomes.of_values(share, long), metric="recency", part="whole"))
+    rows.append(row("documents", Outcomes.of_values(share, long), metric="recency", part="whole"))
     columns = ["metric", "part", "task", "score", "low", "high", "items", "outcomes"]
     return pd.concat(rows, ignore_index=True)[columns]
 

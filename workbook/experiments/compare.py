@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from ..errors import MissingDataError
 from ..evaluation.effects import Estimate, Quantity, effect
 from ..evaluation.suites import SUITES
 
@@ -26,7 +27,7 @@ def judged(rows: pd.DataFrame) -> pd.DataFrame:
     Args:
         rows: From ``Run.experiment``, or summarised with ``source`` as a group.
     """
-    return rows[rows["source"] == rows["source"].iloc[0]]
+    return rows[rows["source"] == rows["source"].iloc[0]] if len(rows) else rows
 
 
 def quantity(rows: pd.DataFrame, task: str | None = None) -> Quantity:
@@ -35,17 +36,22 @@ def quantity(rows: pd.DataFrame, task: str | None = None) -> Quantity:
     Args:
         rows: Rows of the variant from one source: columns seed, task, outcomes and trained, one per seed and task.
         task: A task, or a suite, which is the mean over its tasks; None for all tasks in the rows.
+
+    Raises:
+        MissingDataError: A task was not measured, or not under each seed.
     """
     tasks = list(rows["task"].unique()) if task is None else SUITES[task].tasks if task in SUITES else [task]
     found = {
         int(seed): dict(zip(of_seed["task"], of_seed["outcomes"], strict=True))
         for seed, of_seed in rows[rows["task"].isin(tasks)].groupby("seed")
     }
+    if not found:
+        raise MissingDataError(f"Expected outcomes of {task or 'a task'}, found none.")
     return Quantity(found, bool(rows["trained"].any())).on(tasks)
 
 
 def quantities(rows: pd.DataFrame, variants: Mapping[str, str], task: str | None = None) -> dict[str, Quantity]:
-    """The quantities of a claim by their names, without those whose variant was not measured.
+    """The quantities of a claim by their names, without those whose variant was not measured on the task.
 
     Args:
         rows: As from ``Run.experiment``: columns source, variant, seed, task, outcomes and trained.
@@ -53,6 +59,7 @@ def quantities(rows: pd.DataFrame, variants: Mapping[str, str], task: str | None
         task: See :func:`quantity`.
     """
     rows = judged(rows)
+    rows = rows if task is None else rows[rows["task"].isin(SUITES[task].tasks if task in SUITES else [task])]
     parts = {name: rows[rows["variant"] == variant] for name, variant in variants.items()}
     return {name: quantity(part, task) for name, part in parts.items() if len(part)}
 

@@ -164,7 +164,7 @@ def evaluate_variant(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
         documents = model.encode(pairs["document"].tolist(), show_progress_bar=False)
     cosines = model.similarity(queries, documents).numpy()
     ranks = (cosines >= cosines.diagonal()[:, None]).sum(axis=1)
-    rows.append(row("docs", Outcomes.of_values(1 / ranks, pairs["id"].head(len(ranks)), factor=100), metric="rank"))
+    rows.append(row("queries", Outcomes.of_values(1 / ranks, pairs["id"].head(len(ranks)), factor=100), metric="rank"))
     columns = ["metric", "task", "type", "score", "low", "high", "items", "outcomes"]
     return pd.concat(rows, ignore_index=True)[columns]
 

@@ -47,7 +47,7 @@ def evaluate_variant(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
         with attention.switched(model[0].decoder, "causal"):  # whatever its kernel: flash attention takes no mask
             read = (batch_to_device(model.preprocess([one]), model.device) for one in documents)
             losses = [objective.generative_loss(features).item() for features in read]
-    rows = row("docs", Outcomes.of_values(losses, documents), metric="generative")
+    rows = row("documents", Outcomes.of_values(losses, documents), metric="generative")
     columns = ["metric", "task", "type", "score", "low", "high", "items", "outcomes"]
     return pd.concat([scores, rows], ignore_index=True)[columns]
 

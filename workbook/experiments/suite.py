@@ -138,7 +138,7 @@ def suites_and_loss(model: SentenceTransformer, sizes: Scale, others: tuple[str,
     """
     scores = suites(model, sizes, others)
     with cut_to(model, sizes.max_length):
-        return pd.concat([scores, row("docs", held_out_loss(model), metric="loss")], ignore_index=True)
+        return pd.concat([scores, row("held-out pairs", held_out_loss(model), metric="loss")], ignore_index=True)
 
 
 @contextmanager
