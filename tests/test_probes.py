@@ -49,6 +49,16 @@ def test_layer_cosine_against_a_naive_loop(tiny):
     assert rows.token.iloc[0] == tokenizer.decode([ids[0, 0].item()])
 
 
+def test_layer_means_leave_out_the_sink_and_the_input_embedding():
+    rows = [("a", 0, 0, 1.0), ("a", 0, 1, 1.0), ("a", 1, 0, -1.0), ("a", 1, 1, 0.5), ("a", 1, 2, 0.7), ("b", 1, 1, 0.1)]
+    frame = pd.DataFrame(rows, columns=["text", "layer", "position", "cosine"]).assign(control=0.2)
+    means = probes.layer_means(frame)
+    assert means[["text", "layer"]].to_numpy().tolist() == [["a", 1], ["b", 1]]
+    assert means["cosine"].tolist() == pytest.approx([0.6, 0.1])
+    with pytest.raises(UnknownNameError, match="column 'control'"):
+        probes.layer_means(frame.drop(columns="control"))
+
+
 @pytest.mark.parametrize("mode", attention.MODES)
 def test_layer_cosine_leaves_the_model_as_it_was(tiny, mode):
     model = tiny(mode=mode)

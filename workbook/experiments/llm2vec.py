@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from .. import evaluation, methods, probes
-from ..corpora.authored import future_tokens, reviews
+from ..corpora.authored import future_tokens
+from ..corpora.docs import load_docs
 from ..corpora.roles import load_roles
 from ..scale import Scale, get_scale
 from .grid import SUITE_DOCS, Experiment, Variant
@@ -125,6 +126,12 @@ def shifted_words(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     return words(model, sizes, shifted=True)
 
 
+def paragraphs(sizes: Scale) -> list[str]:
+    """Documents of 25 to 35 words, held out: the texts of which layers are compared in notebooks 01 and 02."""
+    documents = load_docs().split("dev")["document"]
+    return documents[documents.str.split().str.len().between(25, 35)].head(sizes.probe_texts).tolist()
+
+
 def inside(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     """The prefix test, and the similarity of causal and bidirectional states.
 
@@ -134,14 +141,15 @@ def inside(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
 
     Returns:
         Rows of probe ``prefix`` (place: number of the triple; value: 1 correct, 0 wrong, 0.5 tie) and of probe
-        ``layer`` (place: layer; value: mean cosine over tokens; control: cosine with the next token's state).
+        ``layer`` (place: layer, from 1; value: mean over texts of `workbook.probes.layer_means`; control: the same with
+        the next token's state).
 
     Source: LLM2Vec, sections 4.1 and 4.2.
     """
     prefix = probes.prefix_test(model, future_tokens())
     prefix = pd.DataFrame({"probe": "prefix", "place": range(len(prefix)), "value": prefix["correct"]})
-    texts = reviews()["text"].head(sizes.probe_texts).tolist()
-    layers = probes.layer_cosine(model, texts).groupby("layer")[["cosine", "control"]].mean().reset_index()
+    layers = probes.layer_means(probes.layer_cosine(model, paragraphs(sizes)))
+    layers = layers.groupby("layer", as_index=False)[["cosine", "control"]].mean()
     layers = layers.rename(columns={"layer": "place", "cosine": "value"}).assign(probe="layer")
     return pd.concat([prefix, layers[["probe", "place", "value", "control"]]], ignore_index=True)
 
@@ -192,8 +200,9 @@ INSIDE = Experiment(
     variants=(UNI, BI, MNTP, FULL),
     sizes=smaller,
     measure=inside,
-    inputs=("probes/future_tokens.csv", "texts/reviews.csv"),
+    inputs=("docs", "probes/future_tokens.csv"),
     rerun_variants=("Bi + MNTP",),
+    version=2,
 )
 EFFICIENCY = Experiment(
     name="02_efficiency",
