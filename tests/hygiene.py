@@ -149,7 +149,7 @@ def metadata(notebook):
 
 @_rule
 def parameters(notebook):
-    """One cell of literals, with the five that every notebook takes."""
+    """One cell of literals, with the five that every notebook takes; its own are used after they were checked."""
     cells = [cell for cell in _code(notebook) if "parameters" in _tags(cell)]
     if len(cells) != 1 or cells[0] is not _code(notebook)[0]:
         yield f"{len(cells)} cells tagged parameters, expected one, the first code cell"
@@ -166,6 +166,13 @@ def parameters(notebook):
             yield f"line {statement.lineno} of the parameters is no literal"
     if absent := [name for name in PARAMETERS if name not in names]:
         yield f"parameters without {', '.join(absent)}"
+    used = {node.id for cell in _code(notebook)[2:] for node in ast.walk(ast.parse(cell.source)) if _loads(node)}
+    if idle := [name for name in names if name not in {*PARAMETERS, *used}]:
+        yield f"parameters that nothing uses after the setup: {', '.join(idle)}"
+
+
+def _loads(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
 
 
 @_rule

@@ -224,6 +224,11 @@ BREACHES = {
         source=codes(n)[0].source.replace('output_dir = ""', "output_dir = str()")
     ),
     "parameters without seed": lambda n: codes(n)[0].update(source=codes(n)[0].source.replace("seed", "seeds")),
+    "parameters that nothing uses after the setup: top": lambda n: (
+        codes(n)[0].update(source=codes(n)[0].source + "\ntop = 5\nparts = 2"),
+        codes(n)[1].update(source="run = start(top=top, parts=parts)"),
+        codes(n)[2].update(source="top = parts"),
+    ),
     "the first cell is no title": edit("# Halves", "# Halves", "Halves"),
     "exactly one first-level heading": edit("## Setup", "## Setup", "# Setup"),
     "section 'Results' is absent": edit("## Results", "Results", "Findings"),
