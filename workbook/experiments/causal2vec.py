@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from .. import methods, probes
+from .. import probes
 from ..corpora.authored import instruction_of, paraphrase_ladder, reviews, topics
 from ..corpora.docs import load_docs
 from ..evaluation.intervals import of_mean
 from ..evaluation.run import cut_to
 from ..methods import causal2vec
 from ..modules import ContextualPooling
+from ..modules.contextual import REPRESENTATIONS
 from ..templates import TEMPLATES
 from .grid import SUITE_DOCS, Experiment, Variant
 from .suite import held_out_loss, read_once, smaller, suite_docs
@@ -70,12 +71,10 @@ def last_token(name: str, suffix: str = "answer") -> Variant:
 
 def halves(model: SentenceTransformer) -> dict[str, SentenceTransformer]:
     """The two halves of a concatenated vector, each alone, and both scaled to one length, on the same decoder."""
-    width = model[0].get_embedding_dimension()
-    alone = {
-        part: type(model)(modules=[model[0], ContextualPooling(width, representation=part)], device=str(model.device))
-        for part in ("context", "eos")
-    }
-    return alone | {"equal lengths": methods.hybrid(*alone.values())}
+    width, whole = model[0].get_embedding_dimension(), model[1].representation
+    poolings = {part: ContextualPooling(width, representation=part) for part in REPRESENTATIONS[whole]}
+    poolings["equal lengths"] = ContextualPooling(width, representation=whole, equal_lengths=True)
+    return {part: type(model)(modules=[model[0], one], device=str(model.device)) for part, one in poolings.items()}
 
 
 def texts_by_kind(sizes: Scale) -> dict[str, tuple[list[str], str | None]]:
@@ -109,13 +108,14 @@ def evaluate_variant(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     with read_once(model[0].decoder), cut_to(model, sizes.max_length):
         rows = [suite_docs(model, sizes).assign(metric="score", part="whole")]
         rows.append(_one("loss", "whole", "docs", np.array([held_out_loss(model)])))
-        if getattr(model[1], "representation", None) == "concat":
+        parts = REPRESENTATIONS.get(getattr(model[1], "representation", ""), ())
+        if len(parts) > 1:
             for part, alone in halves(model).items():
                 rows.append(suite_docs(alone, sizes).assign(metric="score", part=part))
             for kind, (texts, instruction) in texts_by_kind(sizes).items():
                 vectors = model.encode(texts, prompt=instruction, show_progress_bar=False)
                 lengths = np.linalg.norm(vectors.reshape(len(texts), 2, -1), axis=2)
-                rows += [_one("norm", part, kind, lengths[:, n]) for n, part in enumerate(("context", "eos"))]
+                rows += [_one("norm", part, kind, lengths[:, n]) for n, part in enumerate(parts)]
     documents = load_docs().split("test")["document"]
     long = documents[documents.str.split().str.len().between(25, 60)].head(sizes.probe_texts).tolist()
     moved = probes.recency(model, long).pivot(index="text", columns="window", values="movement")
@@ -146,7 +146,7 @@ COMPONENTS = Experiment(
     measure=evaluate_variant,
     inputs=SUITE_DOCS,
     rerun_variants=(WHOLE,),
-    version=2,
+    version=3,
 )
 CHOICES = Experiment(
     name="05_choices",
