@@ -37,6 +37,9 @@ FORBIDDEN = {
 }
 ABSOLUTE_PATH = re.compile(r"(?<![\w.:/<])(/(home|Users|root|tmp|usr|opt|mnt|var|etc|data|workspace)/\w|[A-Z]:\\\w)")
 
+WORDS = re.compile(r"\b(rivals?|told by|for sure|closings?|closed by|random weights)\b", re.IGNORECASE)
+"""What the text does not say: negative or candidate, defined by, clear of zero, suffix, random initialisation."""
+
 RULES: list[Callable[[NotebookNode], Iterator[str]]] = []
 
 
@@ -173,6 +176,14 @@ def parameters(notebook):
 
 def _loads(node: ast.AST) -> bool:
     return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+
+
+@_rule
+def words(notebook):
+    """The field's words, and no certainty that an interval does not give."""
+    prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    for word in sorted({found.lower() for found in WORDS.findall(prose)}):
+        yield f"{word!r} in the text"
 
 
 @_rule
