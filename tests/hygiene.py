@@ -37,6 +37,9 @@ FORBIDDEN = {
 }
 ABSOLUTE_PATH = re.compile(r"(?<![\w.:/<])(/(home|Users|root|tmp|usr|opt|mnt|var|etc|data|workspace)/\w|[A-Z]:\\\w)")
 
+WORDS = re.compile(r"\b(rivals?|told by|for sure|closings?|closed by|random weights)\b", re.IGNORECASE)
+"""What the text does not say: negative or candidate, defined by, clear of zero, suffix, random initialisation."""
+
 RULES: list[Callable[[NotebookNode], Iterator[str]]] = []
 
 
@@ -149,7 +152,7 @@ def metadata(notebook):
 
 @_rule
 def parameters(notebook):
-    """One cell of literals, with the five that every notebook takes."""
+    """One cell of literals, with the five that every notebook takes; its own are used after they were checked."""
     cells = [cell for cell in _code(notebook) if "parameters" in _tags(cell)]
     if len(cells) != 1 or cells[0] is not _code(notebook)[0]:
         yield f"{len(cells)} cells tagged parameters, expected one, the first code cell"
@@ -166,6 +169,21 @@ def parameters(notebook):
             yield f"line {statement.lineno} of the parameters is no literal"
     if absent := [name for name in PARAMETERS if name not in names]:
         yield f"parameters without {', '.join(absent)}"
+    used = {node.id for cell in _code(notebook)[2:] for node in ast.walk(ast.parse(cell.source)) if _loads(node)}
+    if idle := [name for name in names if name not in {*PARAMETERS, *used}]:
+        yield f"parameters that nothing uses after the setup: {', '.join(idle)}"
+
+
+def _loads(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+
+
+@_rule
+def words(notebook):
+    """The field's words, and no certainty that an interval does not give."""
+    prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    for word in sorted({found.lower() for found in WORDS.findall(prose)}):
+        yield f"{word!r} in the text"
 
 
 @_rule

@@ -45,6 +45,21 @@ def test_halves_are_slices_of_the_whole(model):
     np.testing.assert_allclose(alone["equal lengths"], balanced, atol=1e-5)
 
 
+def test_halves_of_bi_eos_are_its_own(tmp_path_factory):
+    encoder = write_encoder(tmp_path_factory.mktemp("encoder"), SIZES.max_length)
+    options = {"encoder": encoder, "pooling_options": {"representation": "bi-eos"}}
+    model = workbook.build("causal2vec", "tiny-llama", max_length=SIZES.max_length, **options)
+    whole = model.encode(["a text", "another one"])
+    alone = {name: half.encode(["a text", "another one"]) for name, half in causal2vec.halves(model).items()}
+    assert [*alone] == ["encoder", "eos", "equal lengths"]
+    np.testing.assert_allclose(np.hstack([alone["encoder"], alone["eos"]]), whole, atol=1e-6)
+    balanced = np.hstack([unit(alone["encoder"]), unit(alone["eos"])])
+    np.testing.assert_allclose(alone["equal lengths"], balanced, atol=1e-5)
+    rows = causal2vec.evaluate_variant(model, SIZES)
+    for metric, parts in {"score": {"whole", *alone}, "norm": {"encoder", "eos"}}.items():
+        assert {*rows.loc[rows["metric"] == metric, "part"]} == parts
+
+
 def test_scores_of_the_parts_are_those_of_models_by_themselves(model, rows):
     scores = rows[rows["metric"] == "score"]
     assert scores["part"].unique().tolist() == ["whole", "context", "eos", "equal lengths"]

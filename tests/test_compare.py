@@ -85,7 +85,7 @@ def test_variants_of_notebook_03_are_read_back_from_their_names():
 def test_shuffled_clusters_are_far_from_nothing():
     """Small clusters agree by chance: with as many clusters as texts they would wholly."""
     chance = nv_embed.shuffled_clusters("cpu")
-    assert list(chance) == ["shuffled packages", "shuffled topics"]
+    assert list(chance) == ["PackageClustering", "TopicClustering"]
     assert all(40 < score < 75 for score in chance.values())
 
 

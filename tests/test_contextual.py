@@ -7,11 +7,13 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from sentence_transformers.util import batch_to_device
 from training_tools import StoppedError, differing, stage, steps_counted, tiny, trained, weights, write_encoder
 from transformers import BertModel
 
 import workbook
 from workbook import backbones, probes
+from workbook.corpora.docs import load_docs
 from workbook.errors import AttentionError, DamagedFileError, InvalidValueError, UnknownNameError
 from workbook.modules import ContextualPooling, ContextualTokens, Decoder
 from workbook.templates import CONTEXT, TEMPLATES
@@ -138,8 +140,32 @@ def test_representations(build, tokens):
         assert made.shape[1] == pooling.get_embedding_dimension()
         again = build(encoder_options={"tokens": tokens}, pooling_options={"representation": representation})
         close(again.encode(NOTES, prompt=INSTRUCTION), made)
+    equal = ContextualPooling(32, representation="bi-eos", equal_lengths=True)(dict(features))["sentence_embedding"]
+    close(equal, torch.cat([part / part.norm(dim=1, keepdim=True) for part in expected["bi-eos"]], dim=1))
     last = workbook.modules.make_pooling("last_token", 32, "")
     close(last(dict(features))["sentence_embedding"], eos)  # table 2, without Concat
+
+
+@torch.no_grad()
+def test_as_it_comes_from_the_mlp_the_token_is_too_short_to_count_beside_eos():
+    """On the default models: Bi-EOS ranks as EOS alone does, unless both halves have one length."""
+    texts = load_docs().split("dev")["document"].head(6).tolist()
+    poolings = {
+        "raw": {"representation": "bi-eos"},
+        "equal": {"representation": "bi-eos", "equal_lengths": True},
+        "eos": {"representation": "eos"},
+    }
+    model = workbook.build("causal2vec", "smollm2-135m", suffix="answer", max_length=64)
+    features = model[0](batch_to_device(model.preprocess(texts), model.device))
+    vectors = {
+        name: ContextualPooling(576, **options)(dict(features))["sentence_embedding"]
+        for name, options in poolings.items()
+    }
+    token, eos = vectors["raw"].split(576, dim=1)
+    assert (eos.norm(dim=1) > 20 * token.norm(dim=1)).all()
+    cosines = {name: model.similarity(one, one) for name, one in vectors.items()}
+    assert (cosines["raw"] - cosines["eos"]).abs().max() < 0.01
+    assert (cosines["equal"] - cosines["eos"]).abs().max() > 0.05
 
 
 def test_templates():

@@ -91,6 +91,19 @@ def test_bars_show_the_values_intervals_and_baseline():
     assert {bar.get_hatch() for bars in axes.containers for bar in getattr(bars, "patches", ())} == {"", "////"}
 
 
+@pytest.mark.parametrize("draw", [figures.bars, figures.lines, figures.estimates])
+def test_a_panel_has_its_own_level_of_a_baseline_and_no_other(draw):
+    frame = SCORES.assign(place=[0, 1, 0, 1])
+    chance = {"chance": {"causal": 5, "bidirectional": 7}, "both": 1}
+    fig = draw(frame, "place", "score", low="low", high="high", panel="attention", baseline=chance)
+    for axes, level in zip(fig.axes, (5, 7), strict=True):
+        drawn = {line.get_label(): line.get_ydata() for line in axes.lines if line.get_label() in chance}
+        assert {label: [*ends] for label, ends in drawn.items()} == {"chance": [level] * 2, "both": [1, 1]}
+    assert [text.get_text() for text in fig.legends[0].get_texts()][-2:] == ["chance", "both"]
+    with pytest.raises(InvalidValueError, match="baseline 'chance': expected a level for panel 'bidirectional', got"):
+        draw(frame, "place", "score", panel="attention", baseline={"chance": {"causal": 5}}, low="low", high="high")
+
+
 def test_missing_bar_leaves_its_place_empty():
     axes = figures.bars(SCORES.iloc[1:], "pooling", "score", hue="attention").axes[0]
     assert [text.get_text() for text in axes.get_xticklabels()] == ["last", "mean"]

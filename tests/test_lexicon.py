@@ -25,7 +25,7 @@ from workbook.modules.projection import max_logits, sum_weights
 from workbook.modules.saving import WEIGHTS
 from workbook.templates import TEMPLATES
 from workbook.tiny import tiny_tokenizer
-from workbook.vocabulary.sparse import Entry, decode, sparse, write_index
+from workbook.vocabulary.sparse import Entry, above_mean, decode, sparse, write_index
 
 TEXTS = ["Basil likes warm soil.", "why do my tomato leaves curl at noon", "a", "naïve café, 3½ limes 😀 終わり"]
 INSTRUCTION = "Find the note that answers"
@@ -431,6 +431,9 @@ def test_sparse_products_approach_the_dense(tmp_path):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda path: above_mean([[1.0]], [[1.0, 2.0]]), "collection: expected vectors of 1 clusters, at least one"),
+        (lambda path: above_mean([[1.0]], np.ones((0, 1))), "collection: expected vectors of 1 clusters, at least one"),
+        (lambda path: above_mean([[1.0]], [[-1.0]]), "weights of 0 or more"),
         (lambda path: sparse([[1.0]], 0), "top: expected a positive whole number, got 0"),
         (lambda path: sparse([1.0], 1), "vectors"),
         (lambda path: sparse([["a"]], 1), "vectors"),

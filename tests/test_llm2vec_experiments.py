@@ -68,9 +68,18 @@ def test_inside_holds_the_prefix_test_and_the_layers(model):
     prefix, layers = (rows[rows["probe"] == probe] for probe in ("prefix", "layer"))
     expected = probes.prefix_test(model, future_tokens())["correct"]
     assert prefix["value"].tolist() == expected.tolist()
-    assert layers["place"].tolist() == list(range(model[0].decoder.config.num_hidden_layers + 1))
-    assert layers["value"].iloc[0] == pytest.approx(1.0, abs=1e-6)  # embeddings have no attention yet
-    assert (layers["value"].iloc[1:] < 1).all()
+    moved = probes.layer_cosine(model, llm2vec.paragraphs(SIZES)).query("position > 0 and layer > 0")
+    each = moved.groupby(["layer", "text"])[["cosine", "control"]].mean().groupby("layer").mean()
+    assert (
+        layers["place"].tolist() == each.index.tolist() == list(range(1, model[0].decoder.config.num_hidden_layers + 1))
+    )
+    np.testing.assert_allclose(layers[["value", "control"]].to_numpy(float), each.to_numpy(), atol=1e-6)
+
+
+def test_layers_are_compared_on_paragraphs_as_in_notebook_01():
+    texts = llm2vec.paragraphs(SIZES)
+    assert len(texts) == SIZES.probe_texts
+    assert all(25 <= len(text.split()) <= 35 for text in texts)
 
 
 def test_the_watch_measures_retrieval_and_similarity(model):
@@ -95,6 +104,7 @@ def test_experiments_say_what_they_measure_on(experiment, model, monkeypatch):
 
     monkeypatch.setattr(tables, "data_path", spied("", tables.data_path))
     monkeypatch.setattr(offline, "load_docs", spied("docs", offline.load_docs))
+    monkeypatch.setattr(llm2vec, "load_docs", spied("docs", llm2vec.load_docs))
     monkeypatch.setattr(llm2vec, "load_roles", spied("roles", llm2vec.load_roles))
     experiment.measure(model, SIZES) if experiment.measure else experiment.evaluator(SIZES).measure(model)
     assert opened == set(experiment.inputs)

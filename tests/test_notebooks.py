@@ -13,6 +13,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from workbook import checks
+from workbook.backbones import CARRIED
 from workbook.files import ROOT
 from workbook.runs import report
 
@@ -102,6 +103,16 @@ SPOILS = (off_by_some, nothing)
 def code(source, *outputs, tags=(), **metadata):
     metadata |= {"tags": list(tags)} if tags else {}
     return new_code_cell(source, outputs=list(outputs), metadata=metadata)
+
+
+@pytest.mark.parametrize("path", [*NOTEBOOKS, ROOT / "README.md"], ids=lambda path: path.name)
+def test_readers_learn_what_the_default_backbone_is(path):
+    """A chat model with weights of 4 bits: neither a base model nor quite the published one."""
+    assert "Instruct" in CARRIED["smollm2-135m"].what
+    assert "4-bit weights" in CARRIED["smollm2-135m"].what
+    text = path.read_text(encoding="utf-8")
+    assert re.search(r"\bchat\b", text)
+    assert "4 bits" in text
 
 
 def stream(text, name="stdout"):
@@ -224,6 +235,13 @@ BREACHES = {
         source=codes(n)[0].source.replace('output_dir = ""', "output_dir = str()")
     ),
     "parameters without seed": lambda n: codes(n)[0].update(source=codes(n)[0].source.replace("seed", "seeds")),
+    "parameters that nothing uses after the setup: top": lambda n: (
+        codes(n)[0].update(source=codes(n)[0].source + "\ntop = 5\nparts = 2"),
+        codes(n)[1].update(source="run = start(top=top, parts=parts)"),
+        codes(n)[2].update(source="top = parts"),
+    ),
+    "'for sure' in the text": edit("**Reading.**", "indeed", "for sure"),
+    "'rival' in the text": edit("**Reading.**", "indeed", "than its Rival"),
     "the first cell is no title": edit("# Halves", "# Halves", "Halves"),
     "exactly one first-level heading": edit("## Setup", "## Setup", "# Setup"),
     "section 'Results' is absent": edit("## Results", "Results", "Findings"),

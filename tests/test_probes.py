@@ -12,6 +12,7 @@ from workbook import attention, build, probes, recipe
 from workbook.corpora import authored
 from workbook.data import rows as training_data
 from workbook.errors import InvalidValueError, UnknownNameError
+from workbook.vocabulary.sparse import above_mean
 
 TEXTS = ["one two three four five six", "seven eight nine ten eleven twelve", "red green blue white black grey"]
 TRIPLES = authored.future_tokens().head(6)
@@ -47,6 +48,16 @@ def test_layer_cosine_against_a_naive_loop(tiny):
         neighbour = both[row.layer][0, (row.position + 1) % ids.shape[1]]
         assert row.control == pytest.approx(cosine(one, neighbour), abs=1e-5)
     assert rows.token.iloc[0] == tokenizer.decode([ids[0, 0].item()])
+
+
+def test_layer_means_leave_out_the_sink_and_the_input_embedding():
+    rows = [("a", 0, 0, 1.0), ("a", 0, 1, 1.0), ("a", 1, 0, -1.0), ("a", 1, 1, 0.5), ("a", 1, 2, 0.7), ("b", 1, 1, 0.1)]
+    frame = pd.DataFrame(rows, columns=["text", "layer", "position", "cosine"]).assign(control=0.2)
+    means = probes.layer_means(frame)
+    assert means[["text", "layer"]].to_numpy().tolist() == [["a", 1], ["b", 1]]
+    assert means["cosine"].tolist() == pytest.approx([0.6, 0.1])
+    with pytest.raises(UnknownNameError, match="column 'control'"):
+        probes.layer_means(frame.drop(columns="control"))
 
 
 @pytest.mark.parametrize("mode", attention.MODES)
@@ -238,6 +249,20 @@ def test_index_cost_against_a_ranking_by_hand():
 def test_what_a_cut_index_has_nothing_of_is_not_found():
     found = probes.index_cost(np.array([[1.0, 0.0, 0.0]]), np.array([[0.5, 2.0, 0.0], [0.0, 0.0, 1.0]]), (1, None))
     assert found["reciprocal_rank"].tolist() == [50, 100]
+
+
+def test_cut_above_the_mean_an_index_keeps_what_tells_documents_apart():
+    """Every document has the same heaviest cluster, and light ones of its own; raw, a cut keeps what all share."""
+    own = np.eye(8)[:, [*range(8), *range(8)]] * 0.3
+    documents = np.hstack([own, np.full((8, 4), 0.9)])
+    by_raw = probes.index_cost(documents, documents, (2,))["reciprocal_rank"]
+    above = above_mean(documents, documents)
+    by_mean = probes.index_cost(above, above, (2,))["reciprocal_rank"]
+    assert by_raw.tolist() == [100 / 8] * 8  # all documents are alike
+    assert by_mean.tolist() == [100] * 8
+    assert np.linalg.norm(above, axis=1) == pytest.approx(1)
+    assert (above[:, -4:] == 0).all()
+    assert (above_mean(documents[:1], documents[:1]) == 0).all()  # nothing is above its own mean
 
 
 def test_index_cost_refuses_what_it_cannot_rank():

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from .. import methods, probes
+from .. import probes
 from ..corpora.authored import instruction_of, paraphrase_ladder, reviews, topics
 from ..corpora.docs import load_docs
 from ..evaluation.outcomes import Outcomes
 from ..evaluation.run import cut_to
 from ..methods import causal2vec
 from ..modules import ContextualPooling
+from ..modules.contextual import REPRESENTATIONS
 from ..templates import TEMPLATES
 from .grid import SUITES, Experiment, Variant
 from .suite import read_once, row, smaller, suites_and_loss
@@ -70,12 +71,10 @@ def last_token(name: str, suffix: str = "answer") -> Variant:
 
 def halves(model: SentenceTransformer) -> dict[str, SentenceTransformer]:
     """The two halves of a concatenated vector, each alone, and both scaled to one length, on the same decoder."""
-    width = model[0].get_embedding_dimension()
-    alone = {
-        part: type(model)(modules=[model[0], ContextualPooling(width, representation=part)], device=str(model.device))
-        for part in ("context", "eos")
-    }
-    return alone | {"equal lengths": methods.hybrid(*alone.values())}
+    width, whole = model[0].get_embedding_dimension(), model[1].representation
+    poolings = {part: ContextualPooling(width, representation=part) for part in REPRESENTATIONS[whole]}
+    poolings["equal lengths"] = ContextualPooling(width, representation=whole, equal_lengths=True)
+    return {part: type(model)(modules=[model[0], one], device=str(model.device)) for part, one in poolings.items()}
 
 
 def texts_by_kind(sizes: Scale) -> dict[str, tuple[list[str], str | None]]:
@@ -109,14 +108,15 @@ def evaluate_variant(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     """
     with read_once(model[0].decoder), cut_to(model, sizes.max_length):
         vectors = {"whole": model}
-        if getattr(model[1], "representation", None) == "concat":
+        parts = REPRESENTATIONS.get(getattr(model[1], "representation", ""), ())
+        if len(parts) > 1:
             vectors |= halves(model)
         rows = [suites_and_loss(one, sizes).assign(part=part) for part, one in vectors.items()]
-        if len(vectors) > 1:
+        if len(parts) > 1:
             for kind, (texts, instruction) in texts_by_kind(sizes).items():
-                vectors = model.encode(texts, prompt=instruction, show_progress_bar=False)
-                lengths = np.linalg.norm(vectors.reshape(len(texts), 2, -1), axis=2)
-                for n, part in enumerate(("context", "eos")):
+                made = model.encode(texts, prompt=instruction, show_progress_bar=False)
+                lengths = np.linalg.norm(made.reshape(len(texts), 2, -1), axis=2)
+                for n, part in enumerate(parts):
                     rows.append(row(kind, Outcomes.of_values(lengths[:, n], texts), metric="norm", part=part))
     documents = load_docs().split("test")["document"]
     long = documents[documents.str.split().str.len().between(25, 60)].head(sizes.probe_texts).tolist()

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from .. import evaluation, methods, probes
-from ..corpora.authored import future_tokens, reviews
+from ..corpora.authored import future_tokens
+from ..corpora.docs import load_docs
 from ..corpora.roles import load_roles
 from ..evaluation.outcomes import Outcomes
 from ..scale import Scale, get_scale
@@ -122,6 +123,12 @@ def shifted_words(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     return words(model, sizes, shifted=True)
 
 
+def paragraphs(sizes: Scale) -> list[str]:
+    """Documents of 25 to 35 words, held out: the texts of which layers are compared in notebooks 01 and 02."""
+    documents = load_docs().split("dev")["document"]
+    return documents[documents.str.split().str.len().between(25, 35)].head(sizes.probe_texts).tolist()
+
+
 def inside(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     """The prefix test, and the similarity of causal and bidirectional states.
 
@@ -141,8 +148,8 @@ def inside(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
         row("prefix", Outcomes.of_values(prefix["correct"], prefix["id"], factor=100)),
         row("margin", Outcomes.of_values(prefix["margin"], prefix["id"])),
     ]
-    texts = reviews()["text"].head(sizes.probe_texts).tolist()
-    layers = probes.layer_cosine(model, texts).groupby("layer")[["cosine", "control"]].mean().reset_index()
+    layers = probes.layer_means(probes.layer_cosine(model, paragraphs(sizes)))
+    layers = layers.groupby("layer", as_index=False)[["cosine", "control"]].mean()
     layers = layers.rename(columns={"cosine": "score"}).assign(task="layer")
     return pd.concat([*prefix, layers], ignore_index=True)
 
@@ -197,7 +204,7 @@ INSIDE = Experiment(
     variants=(UNI, BI, MNTP, FULL),
     sizes=smaller,
     measure=inside,
-    inputs=("probes/future_tokens.csv", "texts/reviews.csv"),
+    inputs=("docs", "probes/future_tokens.csv"),
     rerun_variants=("Bi + MNTP",),
     version=2,
 )

@@ -12,7 +12,18 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogFormatter, MaxNLocator
 
 from ..errors import InvalidValueError
-from .panels import check_columns, cycle, draw_baselines, finish, levels, rows_of, split_panels, wrapped, write_names
+from .panels import (
+    Baseline,
+    check_columns,
+    cycle,
+    draw_baselines,
+    finish,
+    levels,
+    rows_of,
+    split_panels,
+    wrapped,
+    write_names,
+)
 from .style import DASHES, FULL, HATCHES, MARKERS, OKABE_ITO, styled
 
 
@@ -25,7 +36,7 @@ def bars(
     hue: str | None = None,
     low: str | None = None,
     high: str | None = None,
-    baseline: float | Mapping[str, float] | None = None,
+    baseline: Baseline = None,
     panel: str | None = None,
     title: str = "",
     xlabel: str = "",
@@ -43,7 +54,8 @@ def bars(
         hue: Column that splits each group.
         low: Column of the interval's lower ends, in the units of ``y`` (not distances from it).
         high: Column of the interval's upper ends.
-        baseline: A level to draw across (chance, an untrained model, a published number), or several by label.
+        baseline: A level to draw across (chance, an untrained model, a published number), several by label, or under a
+            label one by panel.
         panel: Column whose values get a panel each, with shared limits.
         title: The quantity, not the finding.
         xlabel: Label of the groups.
@@ -54,7 +66,7 @@ def bars(
 
     Raises:
         UnknownNameError: A named column is absent.
-        InvalidValueError: The frame is empty.
+        InvalidValueError: The frame is empty, or levels by panel lack one.
     """
     check_columns(frame, x, y, hue, low, high, panel)
     groups, hues = levels(frame, x), levels(frame, hue)
@@ -87,7 +99,7 @@ def bars(
         axes.axhline(0, color="black", linewidth=0.8)
         axes.grid(axis="y")
         axes.tick_params(axis="x", length=0)
-        draw_baselines(axes, baseline)
+        draw_baselines(axes, baseline, levels(part, panel)[0])
         axes.set_xlabel(xlabel)
         if ylim:
             axes.set_ylim(ylim)
@@ -104,7 +116,7 @@ def lines(
     hue: str | None = None,
     low: str | None = None,
     high: str | None = None,
-    baseline: float | Mapping[str, float] | None = None,
+    baseline: Baseline = None,
     panel: str | None = None,
     title: str = "",
     xlabel: str | None = None,
@@ -122,7 +134,7 @@ def lines(
         hue: Column with one level per line.
         low: Column of the band's lower edge, in the units of ``y``.
         high: Column of the band's upper edge.
-        baseline: A level to draw across, or several by label.
+        baseline: A level to draw across, several by label, or under a label one by panel.
         panel: Column whose values get a panel each, with shared limits.
         title: The quantity, not the finding.
         xlabel: Label with the unit; the column's name if not given.
@@ -133,7 +145,7 @@ def lines(
 
     Raises:
         UnknownNameError: A named column is absent.
-        InvalidValueError: The frame is empty.
+        InvalidValueError: The frame is empty, or levels by panel lack one.
     """
     check_columns(frame, x, y, hue, low, high, panel)
     fig, panels = split_panels(frame, panel, size, title)
@@ -163,7 +175,7 @@ def lines(
         elif pd.api.types.is_integer_dtype(frame[x]):
             few, room = sorted(frame[x].unique()), min(10, int(3 * size[0] / len(panels)))  # three labels an inch
             axes.xaxis.set_major_locator(FixedLocator(few) if len(few) < 6 else MaxNLocator(room, integer=True))
-        draw_baselines(axes, baseline)
+        draw_baselines(axes, baseline, levels(part, panel)[0])
         axes.set_xlabel(x if xlabel is None else xlabel)
         if ylim:
             axes.set_ylim(ylim)
@@ -179,7 +191,7 @@ def distributions(
     *,
     hue: str,
     panel: str | None = None,
-    baseline: float | Mapping[str, float] | None = None,
+    baseline: Baseline = None,
     title: str = "",
     xlabel: str = "",
     ylabel: str | None = None,
@@ -196,7 +208,7 @@ def distributions(
         y: Column of the observed values.
         hue: Column of exactly two levels, the two halves.
         panel: Column whose values get a panel each, with shared limits.
-        baseline: A level to draw across, or several by label.
+        baseline: A level to draw across, several by label, or under a label one by panel.
         title: The quantity, not the finding.
         xlabel: Label of the groups.
         ylabel: Label of the values, with the unit; the column's name if not given.
@@ -205,7 +217,7 @@ def distributions(
 
     Raises:
         UnknownNameError: A named column is absent.
-        InvalidValueError: The frame is empty, or ``hue`` does not have exactly two levels.
+        InvalidValueError: The frame is empty, levels by panel lack one, or ``hue`` does not have exactly two levels.
 
     Source:
         LLM2Vec, figure 4: cosine similarity of positive and negative continuations.
@@ -246,7 +258,7 @@ def distributions(
         axes.grid(axis="y")
         axes.tick_params(axis="x", length=0)
         axes.set(xlabel=xlabel, ylabel="")
-        draw_baselines(axes, baseline)
+        draw_baselines(axes, baseline, levels(part, panel)[0])
         if ylim:
             axes.set_ylim(ylim)
     finish(fig, panels, ylabel or y, legend=True)

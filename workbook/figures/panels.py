@@ -17,6 +17,9 @@ from matplotlib.transforms import Bbox
 from ..errors import InvalidValueError, UnknownNameError
 from .style import DASHES, suptitle
 
+Baseline = float | Mapping[str, float | Mapping[Hashable, float]] | None
+"""Levels to draw across: one, several by label, or under a label one by panel (by the value in the panel's column)."""
+
 _LETTER = 0.065
 """Mean width of a letter in inches, at the 8 pt of labels and legends."""
 _SIDES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))
@@ -97,17 +100,25 @@ def split_panels(
     return fig, [(axes, rows_of(frame, column, level)) for axes, level in zip(grid, names, strict=True)]
 
 
-def draw_baselines(axes: Axes, baseline: float | Mapping[str, float] | None) -> None:
+def draw_baselines(axes: Axes, baseline: Baseline, panel: Hashable = "") -> None:
     """Draw a level across the axes, or several with their labels.
 
     Args:
         axes: The axes.
-        baseline: A level, levels by label, or None.
+        baseline: See :data:`Baseline`.
+        panel: The panel's value, whose levels are drawn.
+
+    Raises:
+        InvalidValueError: Levels by panel, without one for this panel.
     """
     if baseline is None:
         return
     named = baseline if isinstance(baseline, Mapping) else {"_nolegend_": baseline}
     for (label, level), dash in zip(named.items(), itertools.cycle(DASHES[1:])):
+        if isinstance(level, Mapping):
+            if panel not in level:
+                raise InvalidValueError(f"baseline {label!r}", f"a level for panel {panel!r}", [*level])
+            level = level[panel]
         axes.axhline(level, color="#555555", linewidth=1.1, linestyle=dash, label=label, zorder=1.5)
 
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ..errors import InvalidValueError
-from .panels import check_columns, cycle, draw_baselines, finish, levels, rows_of, split_panels, wrapped
+from .panels import Baseline, check_columns, cycle, draw_baselines, finish, levels, rows_of, split_panels, wrapped
 from .style import FULL, MARKERS, OKABE_ITO, styled, suptitle
 
 
@@ -24,7 +24,7 @@ def estimates(
     high: str = "high",
     hue: str | None = None,
     hollow: str | None = None,
-    baseline: float | Mapping[str, float] | None = None,
+    baseline: Baseline = None,
     panel: str | None = None,
     title: str = "",
     xlabel: str = "",
@@ -42,7 +42,7 @@ def estimates(
         high: Column of the interval's upper ends.
         hue: Column that splits each group.
         hollow: Column of the sources of points: those of its first level are filled, all others hollow.
-        baseline: A level to draw across, or several by label.
+        baseline: A level to draw across, several by label, or under a label one by panel.
         panel: Column whose values get a panel each, with shared limits.
         title: The quantity, not the finding.
         xlabel: Label of the groups.
@@ -52,7 +52,7 @@ def estimates(
 
     Raises:
         UnknownNameError: A named column is absent.
-        InvalidValueError: The frame is empty.
+        InvalidValueError: The frame is empty, or levels by panel lack one.
     """
     check_columns(frame, x, y, low, high, hue, hollow, panel)
     groups, hues, sources = levels(frame, x), levels(frame, hue), levels(frame, hollow)
@@ -83,7 +83,7 @@ def estimates(
         axes.set_xlim(-0.5, len(groups) - 0.5)
         axes.grid(axis="y")
         axes.tick_params(axis="x", length=0)
-        draw_baselines(axes, baseline)
+        draw_baselines(axes, baseline, levels(part, panel)[0])
         axes.set_xlabel(xlabel)
         if ylim:
             axes.set_ylim(ylim)
@@ -117,7 +117,7 @@ def losses(
         rows = rows_of(history, "stage", stage)
         color = cycle(OKABE_ITO, place)
         axes.plot(rows["step"], rows["loss"], color=color, marker="o" if len(rows) < 30 else "")
-        draw_baselines(axes, {"chance": chance[stage]})
+        draw_baselines(axes, {"chance": chance}, stage)
         axes.set_ylim(0, 1.08 * max(rows["loss"].max(), chance[stage]))
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
         axes.grid()

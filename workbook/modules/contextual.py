@@ -26,6 +26,7 @@ REPRESENTATIONS = {
     "concat": ("context", "eos"),
     "eos": ("eos",),
     "context": ("context",),
+    "encoder": ("encoder",),
     "bi-eos": ("encoder", "eos"),
 }
 """The parts that are concatenated into the vector; see :class:`ContextualPooling`."""
@@ -295,12 +296,16 @@ class ContextualPooling(Module):
 
     ``concat`` is the mean of the contextual tokens' states (for one token, its state) followed by the state of the last
     pooled token, EOS. ``context`` and ``eos`` are one of the two alone. ``bi-eos`` has the contextual tokens as they
-    come from the MLP, followed by the state of EOS. Nothing is scaled, so that the longer part weighs more in a cosine:
-    in the paper that is EOS.
+    come from the MLP, followed by the state of EOS; ``encoder`` is that first half alone.
+
+    As in the paper nothing is scaled, so that the longer part weighs more in a cosine. With ``concat`` that is EOS, by
+    a little; with ``bi-eos`` the state of EOS can be forty times as long as what comes from the MLP, and decides alone.
+    ``equal_lengths`` gives the parts equal weight.
 
     Args:
         embedding_dimension: Width of the token states.
         representation: One of :data:`REPRESENTATIONS`.
+        equal_lengths: Scale each part to length 1 before they are concatenated; a control, not in the paper.
 
     Raises:
         UnknownNameError: No such representation.
@@ -309,13 +314,14 @@ class ContextualPooling(Module):
     paper does not say what is concatenated with several tokens; the mean keeps the vector's width.
     """
 
-    config_keys = ("embedding_dimension", "representation")
+    config_keys = ("embedding_dimension", "representation", "equal_lengths")
 
-    def __init__(self, embedding_dimension: int, *, representation: str = "concat"):
+    def __init__(self, embedding_dimension: int, *, representation: str = "concat", equal_lengths: bool = False):
         super().__init__()
         if representation not in REPRESENTATIONS:
             raise UnknownNameError("representation", representation, REPRESENTATIONS)
         self.embedding_dimension, self.representation = embedding_dimension, representation
+        self.equal_lengths = equal_lengths
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Add ``sentence_embedding``, float32 (batch, width), to the features; see ``Module.forward``.
@@ -335,6 +341,8 @@ class ContextualPooling(Module):
             "encoder": lambda _: features["context"].float().mean(dim=1),
         }
         parts = [made[name](features["token_embeddings"]) for name in REPRESENTATIONS[self.representation]]
+        if self.equal_lengths:
+            parts = [nn.functional.normalize(part, dim=1) for part in parts]
         features["sentence_embedding"] = torch.cat(parts, dim=1)
         return features
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from sentence_transformers.util import batch_to_device
 
 from ..attention import MODES, switched
-from ..errors import InvalidValueError, whole
+from ..errors import InvalidValueError, UnknownNameError, whole
 from ..modules import Decoder
 
 if TYPE_CHECKING:
@@ -73,6 +73,32 @@ def layer_cosine(model: SentenceTransformer, texts: Sequence[str]) -> pd.DataFra
             )
         )
     return pd.concat(rows, ignore_index=True)
+
+
+def layer_means(cosines: pd.DataFrame) -> pd.DataFrame:
+    """Mean cosines of the tokens that can differ: those after position 0, in the layers above the input embedding.
+
+    Position 0 is out because it measures something else. Under the causal mask its state is that of one token alone,
+    where decoders park attention (a *sink*); without the mask it becomes a token like any other, and turns much
+    further than the rest, whatever the text. Layer 0 is out since no attention has acted there: its cosine is 1.
+
+    Args:
+        cosines: From :func:`layer_cosine`.
+
+    Returns:
+        One row per text and layer (from 1): ``text``, ``layer``, and the means of ``cosine`` and ``control`` over the
+        text's tokens.
+
+    Raises:
+        UnknownNameError: A column is absent.
+
+    Source: the cosines are LLM2Vec's (section 4.2); which of them count is this project's choice.
+    """
+    for column in ("text", "layer", "position", "cosine", "control"):
+        if column not in cosines:
+            raise UnknownNameError("column", column, map(str, cosines))
+    counted = cosines[(cosines["position"] > 0) & (cosines["layer"] > 0)]
+    return counted.groupby(["text", "layer"], as_index=False)[["cosine", "control"]].mean()
 
 
 @torch.no_grad()

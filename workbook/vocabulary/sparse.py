@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.preprocessing import normalize
 
 from ..errors import InvalidValueError, whole
 from ..files import atomic_file
@@ -20,6 +21,34 @@ class Entry(NamedTuple):
     cluster: int
     weight: float
     words: tuple[str, ...]
+
+
+def above_mean(vectors: Any, collection: Any) -> np.ndarray:
+    """What of each weight exceeds its cluster's mean over a collection (0 where nothing does), scaled to length 1.
+
+    In a lexicon vector of a language model the heaviest weights are largely those that all texts have: cut by raw
+    weight, vectors keep the same clusters, whatever they say. What stands above the mean tells texts apart, as inverse
+    document frequency does for words. The result can be cut, decoded and indexed like the vectors themselves; queries
+    take the mean of the same collection.
+
+    Args:
+        vectors: (texts, clusters), arrays or tensors, finite numbers, none below 0.
+        collection: (texts, clusters), those of the texts that are searched.
+
+    Returns:
+        (texts, clusters), floats of 0 or more; rows of length 1, or all 0 where nothing exceeds the mean.
+
+    Raises:
+        InvalidValueError: As :func:`sparse`, or two numbers of clusters, or an empty collection.
+
+    Example:
+        >>> above_mean([[0.75, 0.5, 0.0]], [[0.75, 0.0, 0.0], [0.75, 0.5, 0.25]]).tolist()
+        [[0.0, 1.0, 0.0]]
+    """
+    rows, others = _rows(vectors), _rows(collection)
+    if rows.shape[1] != others.shape[1] or not len(others):
+        raise InvalidValueError("collection", f"vectors of {rows.shape[1]} clusters, at least one", others.shape)
+    return normalize(np.maximum(rows - others.mean(axis=0), 0))
 
 
 def sparse(vectors: Any, top: int) -> list[dict[int, float]]:
@@ -37,13 +66,8 @@ def sparse(vectors: Any, top: int) -> list[dict[int, float]]:
         [{1: 0.5, 3: 0.5}]
     """
     top = whole("top", top)
-    rows = np.asarray(vectors.detach().cpu().float() if hasattr(vectors, "detach") else vectors)
-    if rows.ndim != 2 or rows.dtype.kind not in "fiu":
-        raise InvalidValueError("vectors", "numbers (texts, clusters)", f"{rows.dtype} {rows.shape}")
-    if not ((rows >= 0) & (rows < np.inf)).all():  # False for nan, too
-        raise InvalidValueError("vectors", "weights of 0 or more, finite", "others", "Are they from a lexicon model?")
     found = []
-    for row in rows:
+    for row in _rows(vectors):
         clusters = row.nonzero()[0]
         clusters = clusters[np.argsort(-row[clusters], kind="stable")[:top]]
         found.append(dict(zip(clusters.tolist(), row[clusters].tolist(), strict=True)))
@@ -104,3 +128,13 @@ def write_index(path: str | PathLike[str], ids: Iterable[str], vectors: Any, top
         for id_, row in zip(ids, weights, strict=True):
             vector = {str(cluster): times for cluster, weight in row.items() if (times := round(weight * scale))}
             file.write(json.dumps({"id": id_, "contents": "", "vector": vector}, ensure_ascii=False) + "\n")
+
+
+def _rows(vectors: Any) -> np.ndarray:
+    """The vectors as a checked array."""
+    rows = np.asarray(vectors.detach().cpu().float() if hasattr(vectors, "detach") else vectors)
+    if rows.ndim != 2 or rows.dtype.kind not in "fiu":
+        raise InvalidValueError("vectors", "numbers (texts, clusters)", f"{rows.dtype} {rows.shape}")
+    if not ((rows >= 0) & (rows < np.inf)).all():  # False for nan, too
+        raise InvalidValueError("vectors", "weights of 0 or more, finite", "others", "Are they from a lexicon model?")
+    return rows
