@@ -442,7 +442,7 @@ def test_older_forms_of_tasks_have_intervals_too(model, monkeypatch):
         ({"suite": None}, InvalidValueError, "suite: expected one of docs"),
         ({"suite": [3]}, InvalidValueError, "suite: expected one of docs"),
         ({"scale": "quik"}, UnknownNameError, "Did you mean 'quick'"),
-        ({"scale": 3}, UnknownNameError, "quick, cpu, gpu, paper"),
+        ({"scale": 3}, UnknownNameError, "quick, cpu, night, gpu, paper"),
         ({"instructions": "llm2vce"}, UnknownNameError, "Did you mean 'llm2vec'"),
         ({"batch_size": 0}, InvalidValueError, "positive whole number"),
         ({"batch_size": True}, InvalidValueError, "positive whole number"),
