@@ -17,8 +17,9 @@ from ..corpora import authored
 from ..errors import InvalidValueError, MissingDataError, whole
 from ..scale import Scale, get_scale
 from . import intervals
+from .local import file_names
 from .outcomes import Outcomes, average_precision, units
-from .suites import LOCAL_STS, SUITES, task_names, tasks
+from .suites import SUITES, task_names, tasks
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -248,7 +249,7 @@ def _load(task: Any) -> None:
     try:
         task.load_data()
     except Exception as error:  # the Hub, its cache, the network and the disk each raise their own errors
-        files = ", ".join(LOCAL_STS.get(name, ()))
+        files = file_names(name)
         local = f", in the files {files} of the folder that WORKBOOK_DATA names" if files else ""
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise MissingDataError(
