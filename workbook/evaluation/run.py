@@ -50,10 +50,11 @@ def evaluate(
         model: Any SentenceTransformer. Queries go through ``encode_query``, documents through ``encode_document``.
         suite: A name from :data:`SUITES`, a task of one, any mteb task, or a list of tasks.
         scale: Sizes of the offline tasks, resamples, and the longest input in tokens.
-        instructions: ``suite`` for those of the suite (its paper's), a paper's name or ``docs`` for that set, None for
-            none. They are given bare, as ``prompt``, to models that begin with a ``workbook.modules.Decoder``, which
-            lays them out. ``suite`` gives none to single tasks, nor to other models, which would put a bare instruction
-            straight before the text and pool both; a model's own prompts still apply.
+        instructions: ``suite`` for those of the suite (its paper's), a paper's name, ``docs`` or ``english`` for that
+            set, None for none. They are given bare, as ``prompt``, to models that begin with a
+            ``workbook.modules.Decoder``, which lays them out. ``suite`` gives none to single tasks, nor to other
+            models, which would put a bare instruction straight before the text and pool both; a model's own prompts
+            still apply.
         name: Name of the model in the frame; by default its own.
         seed: Of the bootstrap.
         batch_size: Texts per batch.
