@@ -73,6 +73,11 @@ def read_questions(path: Path) -> pd.DataFrame:
 def read_beir(corpus: Path, queries: Path, judgements: Path) -> pd.DataFrame:
     """A folder of BEIR: query, document (title and text), score (int); a document alone has the query ``""``, score 0.
 
+    Args:
+        corpus: JSON lines with ``_id``, ``text`` and, if there are any, ``title``.
+        queries: JSON lines with ``_id`` and ``text``.
+        judgements: Tab-separated under a header: query-id, corpus-id, score, a whole number from 0.
+
     Raises:
         DamagedFileError: A file in another form, an id that is used twice, or a judgement of an unknown id.
     """
@@ -110,6 +115,10 @@ def read_wikiqa(path: Path) -> pd.DataFrame:
 
 def read_polarity(negative: Path, positive: Path) -> pd.DataFrame:
     """Two files of sentences, one a line: text, label (negative or positive).
+
+    Args:
+        negative: The sentences of one label.
+        positive: Those of the other.
 
     Raises:
         DamagedFileError: Undecodable bytes, or a file without text.
