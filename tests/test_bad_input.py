@@ -131,7 +131,7 @@ def test_odd_texts_on_the_real_backbone(smollm2):
         (lambda: workbook.build("mean", "tiny-llama", template="x"), UnknownNameError, "plain, eos"),
         (lambda: workbook.build("mean", "tiny-llama", template=None), InvalidValueError, "got None"),
         (lambda: workbook.build("mean", "tiny-llama", template={"plain": 1}), InvalidValueError, "instructed: Field"),
-        (lambda: get_scale([]), UnknownNameError, "quick, cpu, gpu, paper"),
+        (lambda: get_scale([]), UnknownNameError, "quick, cpu, night, gpu, paper"),
         (lambda: get_scale("qick"), UnknownNameError, "Did you mean 'quick'"),
         (lambda: evaluation.tasks([], "quick"), InvalidValueError, "suite: expected one of docs"),
         (lambda: evaluation.tasks("dosc", "quick"), UnknownNameError, "Did you mean 'docs'"),

@@ -66,6 +66,7 @@ def test_claims(workbook, tmp_path):
     ("arguments", "message"),
     [
         (["run", "--scale", "qick"], "Unknown scale 'qick'. Did you mean 'quick'?"),
+        (["run", "--scale", "night"], "It is recorded with `workbook record --scale night`"),
         (["run", "09", "--notebooks", "SOURCE"], "Unknown notebook '09'."),
         (["run", "--notebooks", "SOURCE/absent"], "found none"),
         (["run", "--notebooks", "SOURCE", "--output", "SOURCE/00_fails.ipynb"], "Could not write"),

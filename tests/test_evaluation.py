@@ -16,11 +16,10 @@ from sklearn.metrics import average_precision_score
 
 import workbook
 from workbook.corpora import authored
-from workbook.errors import DamagedFileError, InvalidValueError, MissingDataError, UnknownNameError
+from workbook.errors import InvalidValueError, MissingDataError, UnknownNameError
 from workbook.evaluation import SUITES, average, compare, evaluate, tasks
 from workbook.evaluation.intervals import of_resampled
 from workbook.evaluation.outcomes import Outcomes, average_precision, mean, spearman, units
-from workbook.evaluation.suites import read_sts
 from workbook.scale import get_scale
 
 QUICK = get_scale("quick").model_copy(update={"resamples": 100})
@@ -314,7 +313,7 @@ def test_every_task_of_a_suite_has_its_instruction(suite):
 
 def test_the_papers_suites_are_complete():
     sizes = {name: len(set(suite.tasks)) for name, suite in SUITES.items()}
-    assert sizes == {"docs": 6, "llm2vec-15": 15, "mini-41": 41, "lens-7": 7, "mteb-56": 56}
+    assert sizes == {"docs": 6, "english": 11, "llm2vec-15": 15, "mini-41": 41, "lens-7": 7, "mteb-56": 56}
     benchmark = {task.metadata.name for task in mteb.get_benchmark("MTEB(eng, v1)").tasks}
     assert set(SUITES["mteb-56"].tasks) == benchmark
     for name in ("llm2vec-15", "mini-41", "lens-7"):
@@ -354,43 +353,6 @@ def test_the_smallest_classification_tells_a_sentence_encoder_from_chance(encode
     frame = evaluate(encoder, "ReviewClassification", scale=QUICK)
     assert frame["items"].item() >= 64
     assert frame["low"].item() > 50
-
-
-# Local files
-
-
-ROWS = [
-    ("A dog runs.", "A dog is running.", 4.8),
-    ("A dog runs.", "A cat sits, alone.", 1.2),
-    ("Rain.", "Sun.", 0.0),
-] * 2
-
-
-def csv(rows):
-    return pd.DataFrame(rows).to_csv(header=False, index=False)
-
-
-def tabs(rows):
-    return "".join(f"main-news\tf\t2012\t{i}\t{score}\t{one}\t{two}\n" for i, (one, two, score) in enumerate(rows))
-
-
-@pytest.mark.parametrize(("file", "form"), [("stsb/stsb-en-dev.csv", csv), ("stsbenchmark/sts-dev.csv", tabs)])
-def test_sts_is_read_from_published_files(model, tmp_path, monkeypatch, file, form):
-    (tmp_path / file).parent.mkdir()
-    (tmp_path / file).write_text(form(ROWS))
-    assert list(read_sts(tmp_path / file).itertuples(index=False, name=None)) == ROWS
-    monkeypatch.setenv("WORKBOOK_DATA", str(tmp_path))
-    frame = evaluate(model, "STSBenchmark-dev", scale=QUICK)
-    assert frame[["task", "items"]].to_numpy().tolist() == [["STSBenchmark-dev", 6]]
-    assert np.isfinite(frame["score"].item())
-
-
-@pytest.mark.parametrize("content", ["", "a,b\n", "a,b,high\n", "a,b,7\n", "a\tb\tc\td\t1\te\tf\na\tb\n", b"\xff\xfe"])
-def test_a_damaged_sts_file_is_named(tmp_path, content):
-    path = tmp_path / "sts.csv"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(DamagedFileError, match=r"sts\.csv: expected"):
-        read_sts(path)
 
 
 def test_data_that_are_nowhere_are_said_with_ways_out(model, monkeypatch):
@@ -442,7 +404,7 @@ def test_older_forms_of_tasks_have_intervals_too(model, monkeypatch):
         ({"suite": None}, InvalidValueError, "suite: expected one of docs"),
         ({"suite": [3]}, InvalidValueError, "suite: expected one of docs"),
         ({"scale": "quik"}, UnknownNameError, "Did you mean 'quick'"),
-        ({"scale": 3}, UnknownNameError, "quick, cpu, gpu, paper"),
+        ({"scale": 3}, UnknownNameError, "quick, cpu, night, gpu, paper"),
         ({"instructions": "llm2vce"}, UnknownNameError, "Did you mean 'llm2vec'"),
         ({"batch_size": 0}, InvalidValueError, "positive whole number"),
         ({"batch_size": True}, InvalidValueError, "positive whole number"),

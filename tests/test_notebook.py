@@ -49,6 +49,7 @@ def test_a_good_start(start, tmp_path):
     ("change", "error", "message"),
     [
         ({"scale": "qick"}, UnknownNameError, "Did you mean 'quick'"),
+        ({"scale": "night"}, InvalidValueError, "one that runs live.*got 'night'.*record.*recorded=\"night\""),
         ({"seed": -1}, InvalidValueError, "seed: expected an integer from 0"),
         ({"seed": "3"}, InvalidValueError, "This is text; write the number itself, 3.0"),
         ({"seed": True}, InvalidValueError, "seed: expected an integer"),

@@ -195,6 +195,38 @@ def test_conll2000_in_gzip(data):
     assert public.conll("pos", name="conll2000").tags[1] == ["PRP", "VBD"]
 
 
+@pytest.mark.parametrize("folder", [".", "..", "conll2000"])
+@pytest.mark.parametrize("packed", [True, False])
+def test_conll2000_is_found_in_a_folder_and_one_above_or_below(data, monkeypatch, folder, packed):
+    content = gzip.compress(CONLL2000.encode()) if packed else CONLL2000
+    write(data / "conll2000" / ("test.txt.gz" if packed else "test.txt"), content)
+    write(data / "conll2003" / "test.txt", CONLL2003)
+    monkeypatch.setenv("WORKBOOK_DATA", str(data / folder))
+    assert public.conll("chunk", "test", name="conll2000").tags[1] == ["B-NP", "B-VP"]
+    if folder == "." and not packed:  # a bare name is that of any data set
+        (data / "conll2003" / "test.txt").unlink()
+        with pytest.raises(MissingDataError):
+            public.conll("ner", "test")
+
+
+def test_samples_of_conll_are_parts_of_one_another(data):
+    sentence = "word{0} NN B-NP\nsang{0} VBD B-VP\n\n"
+    write(data / "conll2000" / "train.txt.gz", gzip.compress("".join(map(sentence.format, range(30))).encode()))
+    write(data / "conll2000" / "test.txt.gz", gzip.compress("".join(map(sentence.format, range(30, 40))).encode()))
+    small, large = (public.conll_samples("chunk", *counts) for counts in ((5, 3), (20, 100)))
+    for one, other, count in zip(small, large, (20, 10), strict=True):
+        assert one.equals(other.head(len(one)))
+        assert len(other) == count
+        assert other["tags"].tolist() == [["B-NP", "B-VP"]] * count
+    numbers = [int(words[0].removeprefix("word")) for words in large[0]["words"]]
+    assert numbers != sorted(numbers)
+    assert max(numbers) < 30
+    assert public.conll_samples("pos", 1, 1)[1]["tags"].tolist() == [["NN", "VBD"]]
+    for counts in ((0, 1), (1, -1), (1.5, 1), (True, 1)):
+        with pytest.raises(InvalidValueError, match="positive whole number of sentences"):
+            public.conll_samples("pos", *counts)
+
+
 def test_conll2003_without_document_lines(data):
     path = write(data / "conll2003" / "eng.testa", CONLL2003)
     for found in (public.conll("ner", "validation"), public.conll("ner", path=path)):

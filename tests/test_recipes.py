@@ -1,11 +1,12 @@
 """The recipes of the methods: what each scale trains, and the paper's numbers to the letter."""
 
+import math
 from itertools import pairwise
 
 import pytest
 
 from workbook import METHODS, build, objectives, recipe
-from workbook.backbones import load_config
+from workbook.backbones import load_config, load_tokenizer
 from workbook.data.rows import SOURCES
 from workbook.errors import ModelNotFoundError, UnknownNameError
 from workbook.methods import anchor, nv_embed
@@ -59,7 +60,7 @@ def test_the_supervised_stage_is_shared():
         shared = {method for method in METHODS if named(method, scale)[-1] == "contrastive"}
         supervised, *others = [recipe(method, scale, "tiny-llama").stages[-1] for method in shared - {"anchor"}]
         assert all(other == supervised for other in others)
-        # Its paper's temperature is all that differs, and at cpu the sizes at which a last token learns.
+        # Its paper's temperature is all that differs, and at cpu and night the sizes at which a last token learns.
         update = {"options": supervised.options | {"temperature": 0.05}} | anchor.SECOND.get(scale, {})
         assert recipe("anchor", scale, "tiny-llama").stages[-1] == supervised.model_copy(update=update)
         assert len(shared) > 2
@@ -73,6 +74,53 @@ def test_a_larger_scale_trains_more():
         ]
         for smaller, larger in pairwise(tokens):
             assert all(one < other for one, other in zip(smaller, larger, strict=True)), method
+
+
+def tokens_of_a_row(chain, stage):
+    """Mean tokens that the decoder reads of a row of a stage, over the rows of its data or every 40th of a text."""
+    if stage.objective == "mntp":
+        return stage.max_length
+    template, tokenizer = chain.layout(), load_tokenizer("smollm2-135m")
+
+    def mean(texts, asked=""):
+        rows = template.encode(tokenizer, list(texts), asked or None, stage.max_length, contextual_tokens=1)
+        return sum(len(row.input_ids) for row in rows) / len(rows)
+
+    if stage.objective == "simcse":
+        return 2 * mean(SOURCES[stage.data]["texts"]()[::40])
+    sides = ("query", "positive", *(f"negative_{number + 1}" for number in range(stage.negatives or 0)))
+    total = count = 0
+    for rows in SOURCES[stage.data]["pairs"]().values():
+        frame = rows.to_pandas()[:: math.ceil(len(rows) / 300)]
+        asked, other = (frame[f"{side}_instruction"].iloc[0] for side in ("query", "document"))
+        total += len(rows) * sum(mean(frame[side], asked if side == "query" else other) for side in sides)
+        count += len(rows)
+    return total / count
+
+
+def test_what_a_night_trains(docs):
+    """A million tokens of MNTP, 256,000 of contrastive training (NV-Embed shares them), 16,000 pairs rebuilt."""
+    suffixes = {"causal2vec": "answer", "anchor": "keywords"}  # with which they learn on the default backbone
+    for method in ("mean", "llm2vec", "lens", "nv-embed", "causal2vec", "anchor"):
+        options = {"suffix": suffixes[method]} if method in suffixes else {}
+        chain = METHODS[method].chain.with_options(**options)
+        read = {}
+        for stage in recipe(method, "night", "smollm2-135m").stages:
+            if stage.objective == "reconstruction":
+                assert (stage.steps, stage.batch_size) == (500, 32)
+                continue
+            tokens = stage.steps * stage.batch_size * tokens_of_a_row(chain, stage)
+            read[stage.objective] = read.get(stage.objective, 0) + tokens
+        assert read.pop("mntp", 1_024_000) == 1_024_000
+        assert all(abs(tokens - 256_000) < 8_000 for tokens in read.values()), (method, read)
+
+
+def test_what_a_night_trains_is_warmed_up_as_at_cpu():
+    for method in METHODS:
+        for one, other in zip(*(recipe(method, scale, "tiny-llama").stages for scale in ("cpu", "night")), strict=True):
+            assert other.warmup_steps / other.steps == pytest.approx(one.warmup_steps / one.steps, abs=0.005), method
+            assert (other.learning_rate, other.max_length) == (one.learning_rate, one.max_length)
+            assert (other.batch_size == one.batch_size) == (one.objective != "reconstruction")
 
 
 @pytest.mark.parametrize(("architecture", "masking"), [("llama", (0.2, "bert")), ("mistral", (0.8, "roberta"))])

@@ -16,7 +16,7 @@ import typer
 
 from .errors import InvalidValueError, ModelNotFoundError, WorkbookError
 from .files import ROOT, atomic_file
-from .scale import SCALES, get_scale
+from .scale import SCALES, get_scale, live_scale
 
 app = typer.Typer(
     name="workbook",
@@ -74,7 +74,7 @@ def run(
     """
     from .runs import report, runner
 
-    rerun = get_scale(scale).name != "quick" if rerun is None else rerun
+    rerun = live_scale(scale).name != "quick" if rerun is None else rerun
     if backbone and (folder := Path(backbone).expanduser()).is_dir():
         backbone = str(folder.resolve())  # a notebook runs in its own folder, where a relative path would start
     optional = {"backbone": backbone, "seed": seed}

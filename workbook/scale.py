@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
-from .errors import UnknownNameError
+from .errors import InvalidValueError, UnknownNameError
 
 
 class Scale(BaseModel):
     """The sizes of one scale.
 
     Attributes:
-        name: ``quick``, ``cpu``, ``gpu`` or ``paper``.
-        queries: Queries of an offline retrieval task.
+        name: A key of :data:`SCALES`.
+        queries: Queries of an offline retrieval or reranking task, and pairs of either label in pair classification.
         documents: Documents of an offline retrieval task, the relevant ones included.
         texts: Texts of an offline clustering task; classification trains and tests on a third more each.
         pairs: Pairs of an offline STS task.
@@ -48,6 +48,16 @@ SCALES: dict[str, Scale] = {
             probe_texts=16,
         ),
         Scale(
+            name="night",
+            queries=1000,
+            documents=2000,
+            texts=600,
+            pairs=10_000,
+            max_length=128,
+            resamples=2000,
+            probe_texts=128,
+        ),
+        Scale(
             name="gpu",
             queries=1000,
             documents=4000,
@@ -55,7 +65,7 @@ SCALES: dict[str, Scale] = {
             pairs=10_000,
             max_length=256,
             resamples=2000,
-            probe_texts=104,
+            probe_texts=128,
         ),
         Scale(
             name="paper",
@@ -65,18 +75,40 @@ SCALES: dict[str, Scale] = {
             pairs=10_000,
             max_length=512,
             resamples=2000,
-            probe_texts=104,
+            probe_texts=128,
         ),
     )
 }
+"""Scales by name, the smallest first."""
+
+RECORDED = ("night",)
+"""Scales of trainings that take two cores a night: recorded in the background, never run live."""
 
 
 def get_scale(name: str) -> Scale:
     """The scale of that name.
 
     Raises:
-        UnknownNameError: No such scale; the message lists the four.
+        UnknownNameError: No such scale; the message lists all.
     """
     if not isinstance(name, str) or name not in SCALES:
         raise UnknownNameError("scale", name, SCALES)
     return SCALES[name]
+
+
+def live_scale(name: str) -> Scale:
+    """The scale of that name, for what runs while someone waits: a notebook, or a run of all.
+
+    Raises:
+        UnknownNameError: No such scale; the message lists all.
+        InvalidValueError: One of :data:`RECORDED`; the message says how it is recorded and shown.
+    """
+    scale = get_scale(name)
+    if name in RECORDED:
+        raise InvalidValueError(
+            "scale",
+            f"one that runs live ({', '.join(one for one in SCALES if one not in RECORDED)})",
+            name,
+            f'It is recorded with `workbook record --scale {name}`, and shown in notebooks through recorded="{name}".',
+        )
+    return scale

@@ -13,8 +13,8 @@ from .tables import read
 PAPERS = ("anchor", "causal2vec", "lens", "llm2vec", "nv_embed")
 """The papers whose task instructions are kept, in one file each."""
 
-INSTRUCTION_SETS = (*PAPERS, "docs")
-"""The papers' instructions, and the workbook's own for its offline tasks."""
+INSTRUCTION_SETS = (*PAPERS, "docs", "english")
+"""The papers' instructions, and the workbook's own for its offline tasks and for real English."""
 
 LABELS = ("negative", "positive")
 SPLITS = ("train", "test")
@@ -111,7 +111,8 @@ def instructions(paper: str) -> pd.DataFrame:
     """The task instructions of a paper, word for word as its tables print them, or the workbook's own.
 
     Args:
-        paper: One of ``PAPERS``, with an underscore or a hyphen; or ``docs``, for the tasks of suite docs.
+        paper: One of ``PAPERS``, with an underscore or a hyphen; or ``docs`` or ``english``, for the tasks of
+            that suite.
 
     Returns:
         One row per task, instruction and use, strings: ``task`` (mteb's name for it, or the name of a training set),

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from ..errors import DamagedFileError, InvalidValueError, UnknownNameError
+from ..errors import DamagedFileError, InvalidValueError, UnknownNameError, whole
 from .authored import instructions
 from .reading import GET_AGAIN, arrow, lines, located, parquet_texts, rows_of, texts_of
+from .tables import by_hash
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -238,6 +239,35 @@ def conll(task: str, split: str = "train", *, name: str = "conll2003", path: str
     if not kept:
         raise DamagedFileError(f"{file}: expected sentences in {len(columns)} columns, got none. {GET_AGAIN}")
     return pd.DataFrame(kept, columns=["words", "tags"])
+
+
+def conll_samples(task: str, train: int, test: int, *, name: str = "conll2000") -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Sentences of the published train and test splits for :func:`workbook.probes.word_probe`, chosen by hash.
+
+    A smaller number takes a part of a larger one's sentences, on every machine.
+
+    Args:
+        task: See :func:`conll`.
+        train: Number of training sentences; all, if there are fewer.
+        test: Number of test sentences; all, if there are fewer.
+        name: ``conll2000`` or ``conll2003``.
+
+    Returns:
+        Two frames like that of :func:`conll`: to train on and to test.
+
+    Raises:
+        InvalidValueError: A number that is not a positive whole one.
+        UnknownNameError, MissingDataError, DamagedFileError: As :func:`conll`.
+    """
+    counts = {"train": whole("train", train, of="sentences"), "test": whole("test", test, of="sentences")}
+    first, second = (_sample(conll(task, split, name=name), count) for split, count in counts.items())
+    return first, second
+
+
+def _sample(sentences: pd.DataFrame, count: int) -> pd.DataFrame:
+    """So many sentences, in the order of the hash of their words."""
+    chosen = by_hash(sentences.assign(sentence=sentences["words"].map(" ".join)), "sentence")
+    return chosen.drop(columns="sentence").head(count).reset_index(drop=True)
 
 
 def _find(name: str, split: str, path: str | Path | None) -> list[Path]:

@@ -55,11 +55,10 @@ def located(
                 "published file or of its folder."
             )
         return found
-    folder = os.environ.get("WORKBOOK_DATA")
-    found = _within(Path(folder), patterns) if folder else []
+    found = local_files(patterns)
     if found:
         return found
-    where = f"in the folder {folder} (WORKBOOK_DATA)" if folder else "in no local folder (WORKBOOK_DATA is not set)"
+    where = local_place()
     ways = f"put {names} into a folder and name that in WORKBOOK_DATA, or give the path"
     if repository is None:
         raise MissingDataError(f"{what}: looked for {names} {where}, found nothing. Way out: {ways}.")
@@ -74,9 +73,32 @@ def located(
     return found
 
 
-def _within(folder: Path, patterns: Sequence[str]) -> list[Path]:
-    """All files of the first pattern that matches."""
-    for pattern in (*patterns, *(pattern.rpartition("/")[2] for pattern in patterns)):
+def local_files(patterns: Sequence[str]) -> list[Path]:
+    """The files below ``WORKBOOK_DATA`` of the first pattern that matches, there or in one of its folders; or none.
+
+    Args:
+        patterns: Globs below a folder of data; in that of ``WORKBOOK_DATA`` itself, the last part alone may match too.
+
+    Raises:
+        DamagedFileError: One of several files numbered like ``-00000-of-00002`` is missing.
+    """
+    if not (named := os.environ.get("WORKBOOK_DATA")):
+        return []
+    folder = Path(named).expanduser()
+    # In a folder of folders a bare name such as test.txt may be that of another data set.
+    below = sorted(one for one in folder.glob("*") if one.is_dir())
+    return _within(folder, patterns) or next(filter(None, (_within(one, patterns, bare=False) for one in below)), [])
+
+
+def local_place() -> str:
+    """Where :func:`local_files` looks, in words for a message."""
+    folder = os.environ.get("WORKBOOK_DATA")
+    return f"in the folder {folder} (WORKBOOK_DATA)" if folder else "in no local folder (WORKBOOK_DATA is not set)"
+
+
+def _within(folder: Path, patterns: Sequence[str], bare: bool = True) -> list[Path]:
+    """All files of the first pattern that matches; or, if bare names count, of the first whose last part does."""
+    for pattern in (*patterns, *(pattern.rpartition("/")[2] for pattern in patterns if bare)):
         found = sorted(file for file in folder.glob(pattern) if file.is_file())
         total = re.search(r"-of-(\d+)\.", found[0].name) if found else None
         if total and len(found) != int(total[1]):

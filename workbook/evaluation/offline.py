@@ -5,8 +5,6 @@ Items are sampled by hash: a smaller scale takes a part of those of a larger one
 
 from __future__ import annotations
 
-import hashlib
-
 import numpy as np
 import pandas as pd
 from datasets import Dataset, DatasetDict
@@ -23,6 +21,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from ..corpora.authored import paraphrase_ladder, reviews, topics
 from ..corpora.docs import Docs, load_docs
+from ..corpora.tables import by_hash
 from ..scale import Scale
 
 CANDIDATES = 10
@@ -139,18 +138,6 @@ def docs_tasks(scale: Scale) -> list:
     docs = load_docs()
     pairs = _pairs_tasks(docs.split("test"), scale)
     return [*pairs, _topics(scale), _reviews(scale), _ladder(scale), _packages(docs, scale)]
-
-
-def by_hash(frame: pd.DataFrame, column: str = "id") -> pd.DataFrame:
-    """The rows in the order of the sha256 of a column: as good as random, and the same everywhere.
-
-    Args:
-        frame: The rows.
-        column: Name of the column.
-    """
-    return frame.iloc[
-        np.argsort([hashlib.sha256(value.encode()).hexdigest() for value in frame[column]], kind="stable")
-    ]
 
 
 def _pairs_tasks(test: pd.DataFrame, scale: Scale) -> list:

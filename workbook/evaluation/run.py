@@ -17,8 +17,9 @@ from ..corpora import authored
 from ..errors import InvalidValueError, MissingDataError, whole
 from ..scale import Scale, get_scale
 from .effects import Quantity, effect
+from .local import file_names
 from .outcomes import Outcomes, average_precision, units
-from .suites import LOCAL_STS, OFFLINE_SUITES, SUITES, task_names, tasks
+from .suites import OFFLINE_SUITES, SUITES, task_names, tasks
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -49,10 +50,11 @@ def evaluate(
         model: Any SentenceTransformer. Queries go through ``encode_query``, documents through ``encode_document``.
         suite: Names of suites, from :data:`SUITES`, or of tasks; those of mteb too.
         scale: Sizes of the offline tasks, resamples, and the longest input in tokens.
-        instructions: ``suite`` for those of the suites (a paper's), a paper's name or ``docs`` for that set, None for
-            none. They are given bare, as ``prompt``, to models that begin with a ``workbook.modules.Decoder``, which
-            lays them out. ``suite`` gives none to single tasks, nor to other models, which would put a bare instruction
-            straight before the text and pool both; a model's own prompts still apply.
+        instructions: ``suite`` for those of the suites (a paper's), a paper's name, ``docs`` or ``english`` for that
+            set, None for none. They are given bare, as ``prompt``, to models that begin with a
+            ``workbook.modules.Decoder``, which lays them out. ``suite`` gives none to single tasks, nor to other
+            models, which would put a bare instruction straight before the text and pool both; a model's own prompts
+            still apply.
         name: Name of the model in the frame; by default its own.
         seed: Of the bootstrap.
         batch_size: Texts per batch.
@@ -250,7 +252,7 @@ def _load(task: Any) -> None:
     try:
         task.load_data()
     except Exception as error:  # the Hub, its cache, the network and the disk each raise their own errors
-        files = ", ".join(LOCAL_STS.get(name, ()))
+        files = file_names(name)
         local = f", in the files {files} of the folder that WORKBOOK_DATA names" if files else ""
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise MissingDataError(

@@ -1,17 +1,14 @@
-"""Suites by name: the offline one, the papers' selections from MTEB, and any mteb task."""
+"""Suites by name: the offline one, real English from local files, the papers' selections from MTEB, any mteb task."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from ..errors import DamagedFileError, InvalidValueError, UnknownNameError
-from ..scale import Scale, get_scale
+from ..errors import InvalidValueError, UnknownNameError
+from ..scale import SCALES, Scale, get_scale
+from .local import LOCAL, is_local, read
 
 
 @dataclass(frozen=True)
@@ -20,7 +17,7 @@ class Suite:
 
     Attributes:
         what: Its description and where it was published.
-        tasks: Names of its tasks: of mteb, or of the offline tasks that are built here.
+        tasks: Names of its tasks: of mteb, of the offline tasks that are built here, or of local files.
         instructions: The instructions of its paper; a name from ``workbook.corpora.authored``.
     """
 
@@ -43,6 +40,11 @@ SUITES: dict[str, Suite] = {
         "Offline, out-of-domain: topics, reviews and paraphrases that the project wrote, like nothing trained on",
         _names("TopicClustering ReviewClassification ParaphraseLadder"),
         "docs",
+    ),
+    "english": Suite(
+        "Real English from local files, of every type and several domains",
+        tuple(name for name, local in LOCAL.items() if not local.is_of_mteb),
+        "english",
     ),
     "llm2vec-15": Suite(
         "LLM2Vec, table 3; Anchor, table 8",
@@ -92,7 +94,7 @@ SUITES: dict[str, Suite] = {
         "llm2vec",
     ),
 }
-"""Suites by name. Those of the papers need the Hugging Face Hub, its cache, or local files (:data:`LOCAL_STS`)."""
+"""Suites by name. ``english`` needs local files (:data:`.local.LOCAL`), the papers' need the Hub or its cache."""
 
 OFFLINE_SUITES = ("docs", "other")
 """The suites that need no data: in-domain and out-of-domain, reported side by side and never averaged."""
@@ -100,38 +102,33 @@ OFFLINE_SUITES = ("docs", "other")
 OFFLINE = (*SUITES["docs"].tasks, *SUITES["other"].tasks, "PackageClustering")
 """Tasks that are built here: those of both suites, and one outside, since methods train on its packages as labels."""
 
-LOCAL_STS = {
-    "STSBenchmark": ("stsb/stsb-en-test.csv", "stsbenchmark/sts-test.csv"),
-    "STSBenchmark-dev": ("stsb/stsb-en-dev.csv", "stsbenchmark/sts-dev.csv"),
-}
-"""STS tasks that are read from the folder named by ``WORKBOOK_DATA``, if one of these published files is in it."""
-
 
 def tasks(suite: str | Iterable[str], scale: Scale | str = "quick") -> list[Any]:
     """The mteb tasks of a suite, fresh ones at each call.
 
     Args:
-        suite: A name from :data:`SUITES` or :data:`OFFLINE`, of any mteb task, or several names. Tasks of the
-            English MTEB are as in that benchmark (English parts, dev split of MSMARCO).
-        scale: Sizes of the offline tasks; tasks of mteb always run whole.
+        suite: A name from :data:`SUITES` or :data:`OFFLINE`, of a task of local files, of any mteb task, or several
+            names. Tasks of the English MTEB are as in that benchmark (English parts, dev split of MSMARCO).
+        scale: Sizes of the offline tasks and those of local files; tasks of mteb always run whole.
 
     Returns:
-        mteb tasks. The offline ones have their data; those of mteb load theirs when they run.
+        mteb tasks. The offline and local ones have their data; those of mteb load theirs when they run.
 
     Raises:
         UnknownNameError: Neither a suite nor an mteb task.
         InvalidValueError: No task at all.
-        MissingDataError: A package that the docs corpus is made of is not installed.
+        MissingDataError: A package that the docs corpus is made of is not installed, or a local file is absent.
+        DamagedFileError: A local file is not in its form.
     """
     scale = scale if isinstance(scale, Scale) else get_scale(scale)
     names = task_names(suite)
-    known = _english() if any(name not in OFFLINE and sts_file(name) is None for name in names) else {}
+    known = _english() if any(name not in OFFLINE and not is_local(name) for name in names) else {}
     if not set(names) & set(OFFLINE):
-        return [_task(name, known) for name in names]
+        return [_task(name, known, scale) for name in names]
     from .offline import docs_tasks
 
     offline = {task.metadata.name: task for task in docs_tasks(scale)}
-    return [offline[name] if name in offline else _task(name, known) for name in names]
+    return [offline[name] if name in offline else _task(name, known, scale) for name in names]
 
 
 def task_names(suite: str | Iterable[str]) -> tuple[str, ...]:
@@ -146,38 +143,6 @@ def task_names(suite: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(task for name in names for task in (SUITES[name].tasks if name in SUITES else (name,))))
 
 
-def sts_file(name: str) -> Path | None:
-    """The file of an STS task below ``WORKBOOK_DATA``, if it is there."""
-    folder = os.environ.get("WORKBOOK_DATA")
-    files = (Path(folder, file) for file in LOCAL_STS.get(name, ())) if folder else ()
-    return next((file for file in files if file.is_file()), None)
-
-
-def read_sts(path: Path) -> pd.DataFrame:
-    """An STS Benchmark file in either published form: columns sentence1, sentence2 (strings), score (0 to 5).
-
-    The forms: CSV without a header (sentence1, sentence2, score), and tab-separated without quoting (genre, file,
-    year, id, score, sentence1, sentence2, and for some rows sources).
-
-    Raises:
-        DamagedFileError: A file in neither form, or a score outside 0 to 5.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        if lines and lines[0].count("\t") >= 6:
-            rows = [line.split("\t") for line in lines]
-            frame = pd.DataFrame([(row[5], row[6], row[4]) for row in rows])
-        else:
-            frame = pd.read_csv(path, header=None, dtype=str, keep_default_na=False)
-        frame.columns = ["sentence1", "sentence2", "score"]
-        frame["score"] = frame["score"].astype(float)
-    except (ValueError, IndexError) as error:
-        raise DamagedFileError(f"{path}: expected an STS Benchmark file, got {error}. Download it again.") from error
-    if not frame["score"].between(0, 5).all():
-        raise DamagedFileError(f"{path}: expected scores from 0 to 5, got others. Download it again.")
-    return frame
-
-
 def _english() -> dict[str, Any]:
     """Tasks of the English MTEB by name."""
     import mteb
@@ -185,27 +150,19 @@ def _english() -> dict[str, Any]:
     return {task.metadata.name: task for task in mteb.get_benchmark("MTEB(eng, v1)").tasks}
 
 
-def _task(name: str, known: dict[str, Any]) -> Any:
+def _task(name: str, known: dict[str, Any], scale: Scale) -> Any:
     import mteb
 
-    path = sts_file(name)
-    if path is not None:
-        return _local_sts(name, path)
+    if is_local(name):
+        from . import frames
+
+        local = LOCAL[name]
+        sizes = SCALES["paper"] if local.is_of_mteb else scale
+        return frames.task(name, local.kind, local.what, read(name), sizes)
     if name in known:
         return known[name]
     try:
         return mteb.get_task(name)
     except (KeyError, TypeError, AttributeError) as error:
         hint = "Any task of mteb works too" + (f" ({error.args[0]})" if isinstance(error, KeyError) else "") + "."
-        raise UnknownNameError("suite or task", name, [*SUITES, *OFFLINE, *LOCAL_STS], hint) from None
-
-
-def _local_sts(name: str, path: Path) -> Any:
-    from datasets import Dataset
-    from mteb.abstasks import AbsTaskSTS
-
-    from .offline import OfflineTask, metadata
-
-    described = metadata(name, "STS", "cosine_spearman", f"Read from {path.name}.")
-    task = type("LocalSTS", (OfflineTask, AbsTaskSTS), {"metadata": described})
-    return task({"test": Dataset.from_pandas(read_sts(path), preserve_index=False)})
+        raise UnknownNameError("suite or task", name, [*SUITES, *OFFLINE, *LOCAL], hint) from None

@@ -35,12 +35,13 @@ if TYPE_CHECKING:
 
     from ..scale import Scale
 
-TOKENS = {"quick": 1_500, "cpu": 32_000, "gpu": 10_000_000, "paper": 250_000_000}
+TOKENS = {"quick": 1_500, "cpu": 32_000, "night": 256_000, "gpu": 10_000_000, "paper": 250_000_000}
 """The budget by scale, in tokens that the decoder reads, without padding."""
 
 SIZES = {
     "quick": {"batch_size": 8, "max_length": 48, "learning_rate": 1e-3, "warmup_steps": 1},
     "cpu": {"batch_size": 32, "max_length": 48, "learning_rate": 1e-3, "warmup_steps": 1},
+    "night": {"batch_size": 32, "max_length": 48, "learning_rate": 1e-3, "warmup_steps": 8},
     "gpu": {"batch_size": 128, "max_length": 256, "learning_rate": 3e-4, "warmup_steps": 30},
     "paper": {"data": "e5", "batch_size": 512, "max_length": 512, "learning_rate": 1e-4, "warmup_steps": 300},
 }
@@ -108,7 +109,7 @@ def _supervised(method: str, share: float, scale: str, backbone: str) -> Recipe:
     """The last of a method's stages, with this experiment's sizes and a share of the budget."""
     name = get_scale(scale).name
     sizes = dict(SIZES[name])
-    if method == "causal2vec" and name == "cpu":
+    if method == "causal2vec" and name in ("cpu", "night"):
         sizes["learning_rate"] = causal2vec.SIZES["cpu"]["learning_rate"]
     pair = tokens_a_pair(method, backbone, sizes["max_length"])
     steps = max(1, round(share * TOKENS[name] / (sizes["batch_size"] * pair)))

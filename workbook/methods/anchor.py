@@ -20,6 +20,7 @@ ALPHA = 0.2
 SIZES = {
     "quick": {"steps": 4, "batch_size": 4, "max_length": 32, "learning_rate": 1e-4, "warmup_steps": 1},
     "cpu": {"steps": 120, "batch_size": 4, "max_length": 32, "learning_rate": 2e-4, "warmup_steps": 24},
+    "night": {"steps": 500, "batch_size": 32, "max_length": 32, "learning_rate": 2e-4, "warmup_steps": 100},
     "gpu": {
         "steps": 400,
         "batch_size": 64,
@@ -53,9 +54,14 @@ with the vector of another pair. ``build("anchor", suffix="keywords")`` is there
 paper texts end in EOS.
 """
 
-SECOND = {"cpu": {"steps": 24, "max_length": 32, "learning_rate": 1e-3, "warmup_steps": 2}}
-"""Differences of the second stage from :data:`.stages.CONTRASTIVE`, by scale: fewer steps, shorter texts and a higher
-learning rate. So compare scores at ``cpu`` with those of :func:`contrastive_alone`, not with those of other methods.
+SECOND = {
+    "cpu": {"steps": 24, "max_length": 32, "learning_rate": 1e-3, "warmup_steps": 2},
+    # Some 256,000 tokens: 272 batches of 16 pairs of 59 tokens, closed by the suffix keywords.
+    "night": {"steps": 272, "max_length": 32, "learning_rate": 1e-3, "warmup_steps": 23},
+}
+"""Differences of the second stage from :data:`.stages.CONTRASTIVE`, by scale: other steps, shorter texts and a higher
+learning rate. So compare scores at ``cpu`` and ``night`` with those of :func:`contrastive_alone`, not with those of
+other methods.
 """
 
 _TEMPERATURE = 0.05  # section 3.3
@@ -97,7 +103,7 @@ def recipe(scale: str, backbone: str, alpha: float = ALPHA, target: str = "text"
         UnknownNameError: No such scale.
 
     Source: Anchor, section 3 and appendix A.2: the second stage is LLM2Vec's, at a temperature of 0.05; at
-    ``cpu`` with the sizes of :data:`SECOND`.
+    ``cpu`` and ``night`` with the sizes of :data:`SECOND`.
     """
     second = contrastive(scale, _TEMPERATURE).model_copy(update=SECOND.get(get_scale(scale).name, {}))
     return Recipe(stages=(reconstruction(scale, alpha, target), second))
@@ -140,7 +146,8 @@ def with_llama2vec(scale: str, backbone: str) -> Recipe:
 def contrastive_alone(scale: str, backbone: str, *, by: str = "steps") -> Recipe:
     """The second stage alone, for as many steps as both stages have together, or on as many pairs.
 
-    The two lengths differ where the batch sizes of the stages do: 144 and 54 steps at ``cpu``, 700 and 500 at ``gpu``.
+    The two lengths differ where the batch sizes of the stages do: 144 and 54 steps at ``cpu``, 772 and 1272 at
+    ``night``, 700 and 500 at ``gpu``.
 
     Args:
         scale: Name of the scale.

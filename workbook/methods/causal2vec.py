@@ -16,6 +16,8 @@ CHAIN = Chain(pooling="contextual", template="causal2vec", encoder="minilm")
 SIZES = {
     "quick": {"steps": 4, "batch_size": 4, "max_length": 48, "learning_rate": 1e-3, "warmup_steps": 1},
     "cpu": {"steps": 20, "batch_size": 32, "max_length": 32, "learning_rate": 2e-3, "warmup_steps": 2},
+    # Some 256,000 tokens of the decoder: 128 batches of 32 pairs of 62 tokens, closed by the suffix answer.
+    "night": {"steps": 128, "batch_size": 32, "max_length": 32, "learning_rate": 2e-3, "warmup_steps": 13},
     "gpu": {"steps": 300, "batch_size": 128, "max_length": 256, "learning_rate": 3e-4, "warmup_steps": 30},
     "paper": {
         "data": "e5",

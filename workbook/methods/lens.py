@@ -12,6 +12,15 @@ CHAIN = Chain(pooling="lexicon", attention="bidirectional", template="lens")
 SIZES = {
     "quick": {"steps": 4, "batch_size": 4, "negatives": 1, "max_length": 48, "learning_rate": 1e-3, "warmup_steps": 1},
     "cpu": {"steps": 10, "batch_size": 16, "negatives": 1, "max_length": 40, "learning_rate": 1e-3, "warmup_steps": 1},
+    # Some 256,000 tokens: 154 batches of 16 pairs with a negative, of 104 tokens together.
+    "night": {
+        "steps": 154,
+        "batch_size": 16,
+        "negatives": 1,
+        "max_length": 40,
+        "learning_rate": 1e-3,
+        "warmup_steps": 15,
+    },
     "gpu": {
         "steps": 300,
         "batch_size": 64,

@@ -13,6 +13,8 @@ CHAIN = Chain(pooling="mean", attention="bidirectional")
 MNTP = {
     "quick": {"steps": 6, "batch_size": 4, "max_length": 32, "learning_rate": 1e-3, "warmup_steps": 1},
     "cpu": {"steps": 100, "batch_size": 16, "max_length": 64, "learning_rate": 1e-3, "warmup_steps": 10},
+    # A million tokens, and a little: 1000 batches of 16 chunks of 64.
+    "night": {"steps": 1000, "batch_size": 16, "max_length": 64, "learning_rate": 1e-3, "warmup_steps": 100},
     "gpu": {"steps": 1000, "batch_size": 32, "max_length": 128, "learning_rate": 5e-4, "warmup_steps": 50},
     # The decay is sized for three epochs, as in the released code: some 228,000 chunks with the tokenizer of Llama.
     # 1000 steps are trained; so with the other two stages.
@@ -36,6 +38,8 @@ other seeds and tasks are cleaner evidence.
 SIMCSE = {
     "quick": {"steps": 4, "batch_size": 4, "max_length": 32, "learning_rate": 1e-4, "warmup_steps": 1},
     "cpu": {"steps": 20, "batch_size": 32, "max_length": 32, "learning_rate": 1e-3, "warmup_steps": 2},
+    # Some 256,000 tokens: 210 batches of 32 sentences of 19 tokens on average, each read twice.
+    "night": {"steps": 210, "batch_size": 32, "max_length": 32, "learning_rate": 1e-3, "warmup_steps": 21},
     "gpu": {"steps": 500, "batch_size": 128, "max_length": 64, "learning_rate": 5e-5, "warmup_steps": 50},
     "paper": {
         "data": "wiki1m",

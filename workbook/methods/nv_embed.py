@@ -26,6 +26,16 @@ _PAPER = {
 SIZES = {
     "quick": {"steps": 4, "batch_size": 4, "negatives": 1, "max_length": 40, "learning_rate": 1e-3, "warmup_steps": 1},
     "cpu": {"steps": 10, "batch_size": 16, "negatives": 1, "max_length": 40, "learning_rate": 1e-3, "warmup_steps": 1},
+    # The stages share some 256,000 tokens: 78 batches of 16 rows of 102 tokens (query, document and negative), and 105
+    # of the blend, whose rows have 76.
+    "night": {
+        "steps": 78,
+        "batch_size": 16,
+        "negatives": 1,
+        "max_length": 40,
+        "learning_rate": 1e-3,
+        "warmup_steps": 8,
+    },
     "gpu": {
         "steps": 200,
         "batch_size": 64,
@@ -49,6 +59,7 @@ helps to make.
 SECOND = {
     "quick": {"learning_rate": 7.5e-4},
     "cpu": {"learning_rate": 7.5e-4},
+    "night": {"steps": 105, "learning_rate": 7.5e-4, "warmup_steps": 10},
     "gpu": {"steps": 100, "learning_rate": 2.25e-4},
     "paper": {"steps": 18_000, "learning_rate": 1.5e-5, "accumulation": 8},
 }

@@ -37,7 +37,7 @@ from ..errors import InvalidValueError, UnknownNameError
 from ..evaluation.effects import Quantity
 from ..files import ROOT, atomic_file, cache_path
 from ..papers import claims, ledger
-from ..scale import Scale, get_scale
+from ..scale import Scale, live_scale
 from . import results
 
 PACKAGES = ("torch", "transformers", "sentence-transformers", "mteb", "peft", "numpy", "scikit-learn", "matplotlib")
@@ -80,7 +80,7 @@ def start(
 
     Raises:
         UnknownNameError: A parameter injected by papermill that does not exist, or a value that is not in its list.
-        InvalidValueError: A value of the wrong type or out of range.
+        InvalidValueError: A value of the wrong type or out of range, or a scale that is recorded and not run live.
         ModelNotFoundError: The backbone is not on this machine and can't be fetched.
         DamagedFileError: The backbone is damaged, or ``claims.json`` in ``output_dir`` does not hold verdicts.
         OutputError: ``output_dir`` can't be written.
@@ -89,7 +89,7 @@ def start(
     if unmatched := sorted(set(own) ^ set(allowed)):
         raise InvalidValueError("allowed", "one entry for each of the notebook's own parameters", unmatched)
     _refuse_unknown(["scale", *_COMMON, *own])
-    chosen = get_scale(scale)
+    chosen = live_scale(scale)
     for name, value in {"backbone": backbone, "seed": seed, "rerun": rerun, "output_dir": output_dir}.items():
         _validate(name, value, *_COMMON[name])
     for name, rule in allowed.items():
