@@ -211,6 +211,11 @@ def is_local(name: str) -> bool:
     return name in LOCAL and not (LOCAL[name].is_of_mteb and None in _found(name))
 
 
+def is_at_hand(name: str) -> bool:
+    """Whether all files of a task of :data:`LOCAL` are on this machine."""
+    return None not in _found(name)
+
+
 def file_names(name: str) -> str:
     """The files of a task of :data:`LOCAL`, for a message; empty for another task."""
     return ", ".join(" or ".join(paths) for paths in LOCAL[name].files) if name in LOCAL else ""

@@ -17,7 +17,9 @@ from ..corpora.authored import instruction_of
 from ..corpora.docs import load_docs
 from ..evaluation.effects import Quantity, effect
 from ..evaluation.outcomes import Outcomes, as_text, from_text
+from ..evaluation.local import is_at_hand
 from ..evaluation.run import cut_to
+from ..evaluation.suites import SUITES
 from ..scale import Scale, get_scale
 
 if TYPE_CHECKING:
@@ -41,7 +43,10 @@ def smaller(scale: str) -> Scale:
 
 
 def suites(model: SentenceTransformer, sizes: Scale, others: tuple[str, ...] = ()) -> pd.DataFrame:
-    """Both offline suites, in-domain and out-of-domain, and other offline tasks.
+    """Both offline suites, in-domain and out-of-domain, other offline tasks, and the real English that is at hand.
+
+    From scale ``night`` on, every task of suite ``english`` is measured whose files are on this machine. No verdict
+    needs them, so a record that lacks them is no older than one that has them.
 
     Args:
         model: An embedder; it is left as it is.
@@ -51,10 +56,16 @@ def suites(model: SentenceTransformer, sizes: Scale, others: tuple[str, ...] = (
     Returns:
         One row per task: metric (``score``), task, type, score, low, high (points), items, outcomes.
     """
-    asked = [*evaluation.OFFLINE_SUITES, *others]
-    scores = evaluation.evaluate(model, asked, scale=sizes, instructions="docs", progress=False)
-    scores["outcomes"] = [scores.attrs["outcomes"][task] for task in scores["task"]]
-    scores["metric"] = "score"
+    parts = {"docs": [*evaluation.OFFLINE_SUITES, *others]}
+    if sizes.queries >= get_scale("night").queries and (
+        english := [t for t in SUITES["english"].tasks if is_at_hand(t)]
+    ):
+        parts["english"] = english
+    frames = []
+    for instructions, tasks in parts.items():
+        found = evaluation.evaluate(model, tasks, scale=sizes, instructions=instructions, progress=False)
+        frames.append(found.assign(metric="score", outcomes=[found.attrs["outcomes"][task] for task in found["task"]]))
+    scores = pd.concat(frames, ignore_index=True)
     return scores[["metric", "task", "type", "score", "low", "high", "items", "outcomes"]]
 
 
