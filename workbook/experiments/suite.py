@@ -16,8 +16,8 @@ from .. import evaluation
 from ..corpora.authored import instruction_of
 from ..corpora.docs import load_docs
 from ..evaluation.effects import Quantity, effect
-from ..evaluation.outcomes import Outcomes, as_text, from_text
 from ..evaluation.local import is_at_hand
+from ..evaluation.outcomes import Outcomes, as_text, from_text
 from ..evaluation.run import cut_to
 from ..evaluation.suites import SUITES
 from ..scale import Scale, get_scale

@@ -41,6 +41,7 @@ class Claim(BaseModel):
         statement: The claim in our words, one or two sentences.
         note: What the paper leaves open, and how the rule reads it.
         published: The paper's numbers by model, then by the names that the rule uses.
+        unit: Unit of its effects.
         rule: Clauses that hold if the claim does, judged one by one: comparisons, after ``docs:`` or ``other:`` if they
             are about averages over that suite.
         scale: The smallest scale at which a run can test it.
@@ -54,6 +55,7 @@ class Claim(BaseModel):
     statement: str
     note: str = ""
     published: dict[str, dict[str, float]] = {}
+    unit: str = "points"
     rule: Annotated[tuple[str, ...], Field(min_length=1)]
     scale: str
 

@@ -53,8 +53,8 @@ def effects(verdicts: Iterable[Verdict]) -> pd.DataFrame:
 
     Returns:
         ``paper``, ``claim`` (its id), ``place``, ``statement``, ``clause``, ``label`` (the clause in words),
-        ``effect``, ``low`` and ``high`` (95 % interval), ``detectable`` (the smallest effect to be seen with 80 %
-        power), ``threshold`` and ``upper`` (where the claimed side begins, and ends if it does), ``paper_low`` and
+        ``unit``, ``effect``, ``low`` and ``high`` (95 % interval), ``detectable`` (the smallest effect to be seen with
+        80 % power), ``threshold`` and ``upper`` (where the claimed side begins, and ends if it does), ``paper_low`` and
         ``paper_high`` (the effect in the paper, over its models), ``models`` (their number), ``inside`` (whether all
         of these lie in our interval: yes, no, or some), ``items``, ``seeds``, ``scale``, ``notebook``, ``found``
         (verdict on the clause), ``verdict`` (on the claim) and ``why``. Numbers that are not known are NaN, words
@@ -128,9 +128,9 @@ def write(folder: str | Path) -> pd.DataFrame:
 
 
 _COLUMNS = [
-    *("paper", "claim", "place", "statement", "clause", "label", "effect", "low", "high", "detectable", "threshold"),
-    *("upper", "paper_low", "paper_high", "models", "inside", "items", "seeds", "scale", "notebook", "found"),
-    *("verdict", "why"),
+    *("paper", "claim", "place", "statement", "clause", "label", "unit", "effect", "low", "high", "detectable"),
+    *("threshold", "upper", "paper_low", "paper_high", "models", "inside", "items", "seeds", "scale", "notebook"),
+    *("found", "verdict", "why"),
 ]
 
 
@@ -190,6 +190,7 @@ def _row(claim: Claim, clause: str, found: Finding) -> dict[str, Any]:
         "statement": claim.statement,
         "clause": clause,
         "label": label(comparison.weights, comparison.suite),
+        "unit": claim.unit,
         "effect": effect.value if effect else math.nan,
         "low": effect.low if effect else math.nan,
         "high": effect.high if effect else math.nan,
@@ -252,6 +253,7 @@ def _here(row: pd.Series, several: bool) -> str:
         text += f", claimed between {row['threshold']:g} and {row['upper']:g}"
     elif row["threshold"]:
         text += f", claimed {'over' if '>' in row['clause'] else 'under'} {row['threshold']:g}"
+    text += "" if row["unit"] == "points" or several else f" ({row['unit']})"
     return f"{text} ({row['found']})" if several else text
 
 

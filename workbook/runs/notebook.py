@@ -279,6 +279,21 @@ class Run:
         """The effects of the claims judged so far, one row per clause, see `workbook.papers.ledger.effects`."""
         return ledger.effects(self._judged.values())
 
+    def forest(self, title: str) -> None:
+        """Draw the effects in points of the claims judged so far, beside the paper's, as the figure ``effects``.
+
+        Args:
+            title: The figure's title.
+
+        Raises:
+            OutputError: As :meth:`figure`.
+        """
+        rows = self.effects().query("unit == 'points' and effect.notna()", engine="python")
+        if len(rows):
+            xlabel = "difference in points; to the right what is claimed"
+            drawn = figures.forest(rows.assign(verdict=rows["found"]), title=title, xlabel=xlabel)
+            self.figure(drawn, "effects", rows)
+
     def verdicts(self) -> Words:
         """The claims judged so far in words, one row each, see `workbook.papers.ledger.readable`."""
         return Words(ledger.readable(self.effects()))
@@ -322,7 +337,7 @@ class Run:
 
 
 class Words:
-    """A table of sentences: in a notebook its cells wrap and keep their lines, as text one row follows another.
+    """A table of sentences: in a notebook its cells wrap and keep their lines, as text each row is a line.
 
     Args:
         frame: The table; its columns are text.
@@ -332,11 +347,7 @@ class Words:
         self.frame = frame
 
     def __repr__(self) -> str:
-        rows = (
-            "\n".join(f"{name}: {' | '.join(str(cell).splitlines())}" for name, cell in row.items())
-            for _, row in self.frame.iterrows()
-        )
-        return "\n\n".join(rows)
+        return "\n".join(" | ".join(row).replace("\n", "; ") for row in self.frame.itertuples(index=False))
 
     def _repr_html_(self) -> str:
         cells = {"white-space": "pre-line", "text-align": "left", "vertical-align": "top", "overflow-wrap": "anywhere"}
