@@ -288,7 +288,7 @@ class Run:
         Raises:
             OutputError: As :meth:`figure`.
         """
-        rows = self.effects().query("unit == 'points' and effect.notna()", engine="python")
+        rows = self.effects().query("unit == 'points' and effect.notna()", engine="python").drop_duplicates("label")
         if len(rows):
             xlabel = "difference in points; to the right what is claimed"
             drawn = figures.forest(rows.assign(verdict=rows["found"]), title=title, xlabel=xlabel)
