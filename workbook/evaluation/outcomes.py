@@ -312,6 +312,5 @@ def _draws(groups: int, resamples: int, seed: list[int]) -> Iterator[np.ndarray]
     rows = max(1, _CELLS // groups)
     for start in range(0, resamples, rows):
         drawn = random.integers(groups, size=(min(rows, resamples - start), groups))
-        counts = np.zeros(drawn.shape)
-        np.add.at(counts, (np.arange(len(drawn))[:, None], drawn), 1)
-        yield counts
+        cells = drawn + groups * np.arange(len(drawn))[:, None]
+        yield np.bincount(cells.ravel(), minlength=cells.size).reshape(cells.shape).astype(float)
