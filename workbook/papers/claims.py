@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import warnings
 from collections.abc import Iterable, Mapping
@@ -268,7 +269,8 @@ def judge(
             findings[clause] = Finding(verdict=NOT_TESTED, why=" ".join([*reasons, str(error)]))
             continue
         why = " ".join(dict.fromkeys(filter(None, [*reasons, found.why])))
-        findings[clause] = Finding(verdict=NOT_TESTED if why else _word(comparison, found), effect=found, why=why)
+        word = NOT_TESTED if why else _word(comparison, found)
+        findings[clause] = Finding(verdict=word, effect=None if math.isnan(found.value) else found, why=why)
     return Verdict(claim=claim, notebook=notebook, scale=scale, verdict=_summed_up(claim, findings), findings=findings)
 
 
