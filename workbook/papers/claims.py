@@ -193,8 +193,8 @@ def read_claims(path: Path | None = None) -> dict[str, Claim | WorkbookError]:
         try:
             found[name] = Claim.model_validate(entry)
         except ValidationError as error:
-            problem = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-            found[name] = InvalidValueError(where, "the fields of a Claim", problem)
+            problems = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}".lstrip(": ") for e in error.errors()]
+            found[name] = InvalidValueError(where, "the fields of a Claim", entry, "; ".join(problems))
     return found
 
 
