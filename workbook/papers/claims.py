@@ -364,7 +364,9 @@ def read(path: Path) -> tuple[list[Verdict], dict[str, str]]:
         today = read_claims().get(name)
         if today is None:
             problems[name] = f"{path}: a verdict on {name!r}, which is no claim. {again}"
-        elif isinstance(today, Claim) and today.rule != verdict.claim.rule:
+        elif not isinstance(today, Claim):
+            problems[name] = str(today)
+        elif today.rule != verdict.claim.rule:
             problems[name] = f"{path}: a verdict on claim {name!r} by an earlier rule. {again}"
         else:
             found.append(verdict)
