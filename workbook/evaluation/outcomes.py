@@ -106,7 +106,8 @@ class Outcomes:
     Attributes:
         score: The task's score, in its own unit: points for the tasks of mteb, nats for a loss.
         statistic: The statistic of the items that is the score, a key of :data:`STATISTICS`; ``replicates`` if
-            ``values`` are the scores of mteb's own resamples (clustering); or ``none`` if there are no outcomes.
+            ``values`` are scores of resamples that were drawn before (by mteb, for clustering); or ``none`` if there
+            are no outcomes.
         values: float64 (items,): outcome of each query or text, or similarity of each pair.
         gold: float64 (items,): gold score, label or weight of each item; None if not needed.
         groups: int (items,), from 0: items of one group are drawn together, because they share a text; None draws
@@ -169,7 +170,9 @@ class Outcomes:
 
     @property
     def drawn(self) -> int:
-        """Number of units that are drawn: items, groups of items, or mteb's resamples."""
+        """Number of units that are drawn: items, or groups of them; resamples drawn before stand for as many items at most."""
+        if self.statistic == "replicates":
+            return min(len(self.values), self.items)
         return len(self.values) if self.groups is None else int(self.groups.max()) + 1
 
     def resampled(self, resamples: int = 2000, seed: int = 0) -> np.ndarray:
