@@ -6,7 +6,7 @@ import pytest
 from training_tools import stage, tiny, trained
 
 from workbook.errors import InvalidValueError
-from workbook.evaluation.effects import effect
+from workbook.evaluation.effects import Quantity, effect
 from workbook.evaluation.outcomes import Outcomes
 from workbook.experiments import heights, steps_to_reach
 from workbook.experiments.suite import curve, kept_along
@@ -47,7 +47,7 @@ def test_the_height_is_the_mean_over_the_measurements():
 
 def test_what_an_item_does_at_every_step_does_not_average_out():
     (found,) = heights(rows("A", [0, 1, 2, 3], [1, 2, 3, 4], spread=3.0), {"it": "A"}).values()
-    one = type(found)(found.by_seed, trained=False)
+    one = Quantity(found.by_seed, trained=False)
     expected = 3 * ITEMS.std(ddof=1) / np.sqrt(20)
     assert effect({"it": 1.0}, {"it": one}, 10_000).error == pytest.approx(expected, rel=0.03)
 
@@ -103,6 +103,9 @@ def test_curve_and_level_are_resampled_together():
     # The curve rises by one a step, so that the step moves as the mean of its items does.
     assert found.resampled().std() == pytest.approx(2 * ITEMS.std() / np.sqrt(20), rel=0.05)
     assert found.score == pytest.approx(5)
+    alone = effect({"it": 1.0}, {"it": Quantity.of(found)})
+    assert alone.error == pytest.approx(2 * ITEMS.std(ddof=1) / np.sqrt(20), rel=0.05)
+    assert (alone.items, alone.freedom) == (20, 19)
 
 
 def test_curves_without_outcomes_have_a_reason():
