@@ -170,7 +170,7 @@ class Outcomes:
 
     @property
     def drawn(self) -> int:
-        """Number of units that are drawn: items, or groups of them; resamples drawn before stand for as many items at most."""
+        """Number of units that are drawn: items, or groups of them; of ``replicates`` no more than resamples."""
         if self.statistic == "replicates":
             return min(len(self.values), self.items)
         return len(self.values) if self.groups is None else int(self.groups.max()) + 1
