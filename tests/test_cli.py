@@ -1,6 +1,7 @@
 """The command line, through its entry point: exit codes, one message an error, a report at the end."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -58,7 +59,7 @@ def test_claims(workbook, tmp_path):
     claims.write([verdict], tmp_path / "claims.json")
     code, out, err = workbook("claims", "--output", tmp_path)
     assert (code, err) == (0, "")
-    row = next(part for part in out.split("├") if "9 x 1" in part)
+    row = next(part for part in re.split("[├┡]", out) if "9 x 1" in part)
     columns = zip(*(line.split("│")[1:-1] for line in row.splitlines() if line.startswith("│")), strict=True)
     cells = [" ".join(" ".join(column).split()) for column in columns]
     assert cells[3] == ledger.readable(ledger.effects([verdict]))["here"].item().replace("\n", " ")
