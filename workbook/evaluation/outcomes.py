@@ -279,7 +279,12 @@ def from_text(text: str) -> Outcomes:
 
 
 def packed_names(name: str, arrays: Mapping[str, np.ndarray]) -> set[str]:
-    """Names of all arrays that :func:`unpack` reads for ``name``; only itself if it is not there."""
+    """Names of all arrays that :func:`unpack` reads for ``name``; only itself if it is not there.
+
+    Args:
+        name: The name that :func:`pack` returned.
+        arrays: Its arrays; others may be among them.
+    """
     if name not in arrays:
         return {name}
     listed = json.loads(arrays[name].tobytes()).values()
