@@ -7,7 +7,7 @@ import pytest
 import workbook
 from workbook import evaluation, probes
 from workbook.experiments import anchor, get
-from workbook.experiments.suite import held_out_loss
+from workbook.experiments.suite import curve, held_out_loss
 from workbook.scale import get_scale
 
 SIZES = get_scale("quick").model_copy(update={"max_length": 200, "queries": 8, "documents": 12, "texts": 12})
@@ -32,11 +32,14 @@ def test_losses_are_means_over_tokens(model, rows):
             assert ours[direction] == pytest.approx(np.average(part[which], weights=part["tokens"]), abs=1e-4)
 
 
-def test_scores_are_those_of_suite_docs(model, rows):
-    alone = evaluation.evaluate(model, "docs", scale=SIZES, instructions="docs", progress=False).set_index("task")
-    ours = rows[rows["metric"] == "score"].set_index("task")["score"]
-    assert ours[alone.index].tolist() == pytest.approx(alone["score"].tolist(), abs=1e-3)
-    assert ours["average"] == pytest.approx(alone["score"].mean(), abs=1e-3)
+def test_scores_are_those_of_the_suites(model, rows):
+    alone = evaluation.evaluate(model, scale=SIZES, instructions="docs", progress=False).set_index("task")
+    ours = rows[rows["metric"] == "score"].set_index("task")
+    assert ours.index.tolist() == alone.index.tolist()
+    assert ours["score"].tolist() == pytest.approx(alone["score"].tolist(), abs=1e-3)
+    assert all(one.reproduces_score() for one in ours["outcomes"])
+    [loss] = rows[rows["metric"] == "loss"]["outcomes"]
+    assert loss.values.tolist() == pytest.approx(held_out_loss(model).values.tolist(), abs=1e-3)
 
 
 def test_what_a_vector_saves_has_its_interval_over_pairs(model, rows):
@@ -98,8 +101,10 @@ def test_a_stage_is_watched_by_what_its_claims_need(model):
     found = evaluator.measure(model)
     few = SIZES.model_copy(update={"documents": 6})
     scores = evaluation.evaluate(model, ["DocsRetrieval"], scale=few, instructions="docs", progress=False)["score"]
-    expected = [*scores, held_out_loss(model)]
+    expected = [*scores, held_out_loss(model).score]
     assert [found[name] for name in ("retrieval", "loss")] == pytest.approx(expected, abs=1e-3)
+    kept = curve(pd.DataFrame([found | {"step": 0, "tokens": 0}]))
+    assert kept.set_index("task")["outcomes"]["loss"].items == 64
 
 
 def test_variants_differ_in_their_first_stage_alone():

@@ -174,18 +174,8 @@ def test_a_negative_seed(tiny):
 
 
 def write_claims(model, folder):
-    claim = next(iter(claims.load().values()))
-    verdict = claims.Verdict(
-        id=claim.id,
-        paper="p" * 200,
-        place="table 1",
-        statement="A statement.",
-        verdict="not tested at this scale",
-        scale="quick",
-        clauses={},
-        published={},
-        measured={},
-    )
+    claim = next(iter(claims.load().values())).model_copy(update={"note": "n" * 200})
+    verdict = claims.judge(claim, {}, scale="quick")
     claims.write([verdict], folder / "claims.json")
 
 

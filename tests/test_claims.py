@@ -1,504 +1,373 @@
-"""Claims: every rule can succeed and fail, and the verdict follows from the intervals."""
+"""Claims: rules are read without running them, and the verdict follows from effects and their intervals."""
 
 import json
+import math
 import re
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from workbook import papers
 from workbook.errors import DamagedFileError, InvalidValueError, OutputError, UnknownNameError
-from workbook.experiments import area, steps_to_reach
-from workbook.papers import claims
-from workbook.papers.claims import Claim, Estimate, judge
-from workbook.papers.tables import ANCHOR_VARIANTS as ANCHOR_TABLES
-from workbook.papers.tables import ATTENTION, LEXICON_POOLING
+from workbook.evaluation.effects import Quantity
+from workbook.evaluation.outcomes import Outcomes
+from workbook.evaluation.suites import SUITES
+from workbook.papers import claims, rules
+from workbook.papers.claims import Claim, judge
+
+ITEMS = 25
 
 
-def claim(*rule, scale="quick"):
-    return Claim(id="c", paper="P", place="table 1", statement="s", rule=rule, scale=scale)
+def claim(*rule, scale="quick", **changes):
+    return Claim(id="c", paper="P", place="table 1", statement="s", rule=rule, scale=scale, **changes)
 
 
-def verdict(rule, *, scale="quick", **measured):
-    rule = [rule] if isinstance(rule, str) else rule
-    return judge(claim(*rule), measured, scale=scale).verdict
+def around(value, spread=1.0, **of_texts):
+    """A quantity with that mean over 25 items, and a fifth of the spread as its standard error."""
+    pattern = np.random.default_rng(len(of_texts)).permutation(np.linspace(-1, 1, ITEMS))
+    pattern *= spread / pattern.std(ddof=1)
+    return Quantity.of_values(value + pattern, **of_texts)
 
 
-NAN = float("nan")
-APART = {"a": (10, 9, 11), "b": (5, 4, 6)}
-TOUCHING = {"a": (10, 6, 14), "b": (9, 5, 13)}
+MEASURED = {"a": around(10, 0), "b": around(5), "c": around(9.9)}
+"""Their standard errors are 0 and twice 0.2, so that intervals reach 0.41 to each side; of b - c it is 0 wide."""
+
+
+def verdict(*rule, **changes):
+    return judge(claim(*rule, **changes), MEASURED, scale="cpu").verdict
+
+
+# Rules
 
 
 @pytest.mark.parametrize(
-    ("rule", "measured", "expected"),
+    ("clause", "weights", "above", "below", "suite"),
     [
-        ("a > b", APART, "reproduced"),
-        ("a < b", APART, "not reproduced"),
-        ("a > b", TOUCHING, "partly"),
-        ("a < b", TOUCHING, "not reproduced"),
-        ("a > b + 2", APART, "reproduced"),
-        ("a > b + 4", APART, "partly"),
-        ("a > b + 6", APART, "not reproduced"),
-        ("b < a - 2", APART, "reproduced"),
-        ("a > 8", {"a": (10, 9, 11)}, "reproduced"),
-        ("a > 9.5", {"a": (10, 9, 11)}, "partly"),
-        ("a > 12", {"a": (10, 9, 11)}, "not reproduced"),
-        ("-2 < a - b < 2", {"a": 10.0, "b": 9.0}, "reproduced"),
-        ("-2 < a - b < 2", TOUCHING, "partly"),
-        ("-2 < a - b < 2", {"a": 10.0, "b": 5.0}, "not reproduced"),
-        ("a > 1.5 * b", APART, "partly"),
+        ("a > b", {"a": 1, "b": -1}, 0, math.inf, ""),
+        ("a < b", {"b": 1, "a": -1}, 0, math.inf, ""),
+        ("a > b + 2", {"a": 1, "b": -1}, 2, math.inf, ""),
+        ("b < a - 2", {"a": 1, "b": -1}, 2, math.inf, ""),
+        ("a < 0.6 * b", {"b": 0.6, "a": -1}, 0, math.inf, ""),
+        ("a >= (b + c) - 1", {"a": 1, "b": -1, "c": -1}, -1, math.inf, ""),
+        ("share < 50", {"share": 1}, -math.inf, 50, ""),
+        ("50 > share", {"share": 1}, -math.inf, 50, ""),
+        ("0.5 < share", {"share": 1}, 0.5, math.inf, ""),
+        ("-1 < a - b < 1", {"a": 1, "b": -1}, -1, 1, ""),
+        ("1 > b - a > -2", {"b": 1, "a": -1}, -2, 1, ""),
+        ("docs: a > b", {"a": 1, "b": -1}, 0, math.inf, "docs"),
     ],
 )
-def test_one_comparison(rule, measured, expected):
-    assert verdict(rule, **measured) == expected
+def test_a_rule_is_an_effect_and_the_side_that_is_claimed(clause, weights, above, below, suite):
+    found = rules.read(clause, "rule")
+    assert (dict(found.weights), found.above, found.below, found.suite) == (weights, above, below, suite)
 
 
 @pytest.mark.parametrize(
-    ("a", "expected"), [((9, 8.5, 9.5), "reproduced"), ((5, 4.5, 5.5), "partly"), ((1, 0.5, 1.5), "not reproduced")]
-)
-def test_clauses_are_counted(a, expected):
-    assert verdict(["a > 2", "a > 7"], a=a) == expected
-
-
-def test_paired_difference_takes_precedence_whichever_way_it_is_written():
-    assert verdict("a > b", **TOUCHING) == "partly"
-    assert verdict("a > b", **TOUCHING, **{"a - b": (1, 0.5, 1.5)}) == "reproduced"
-    assert verdict("a > b", **TOUCHING, **{"b - a": (-1, -1.5, -0.5)}) == "reproduced"
-    assert verdict("a > b", **{"a - b": (-1, -1.5, -0.5)}) == "not reproduced"
-    assert verdict("a > b + 2", **TOUCHING, **{"a - b": (1, 0.5, 1.5)}) == "not reproduced"
-
-
-def test_too_small_a_scale_says_so():
-    big = claim("a > b", scale="gpu")
-    assert judge(big, {}, scale="cpu").verdict == "not tested at this scale"
-    assert judge(big, APART, scale="paper").verdict == "reproduced"
-
-
-def test_a_comparison_with_what_did_not_learn_is_no_test(tmp_path):
-    made = judge(claim("a > b"), APART, scale="cpu", did_not_learn=["b", "a"])
-    assert str(made) == "c: not tested at this scale (did not learn: a, b)"
-    assert made.effects() == {}
-    with pytest.raises(InvalidValueError, match=r"did_not_learn: expected a collection of names, got 'ab'"):
-        judge(claim("a > b"), APART, scale="cpu", did_not_learn="ab")
-    claims.write([made], tmp_path / "claims.json")
-    assert claims.read(tmp_path / "claims.json") == [made]
-
-
-@pytest.mark.parametrize("rule", ["a > b", "a < b", ["b > 4", "a > b"], ["a > 3", "b > 8"], "a - b > 0"])
-def test_without_an_interval_nothing_is_tested(rule):
-    assert verdict(rule, a=(10, NAN, NAN), b=5.0) == "not tested without an interval"
-
-
-def test_the_interval_that_counts_is_that_of_the_paired_difference():
-    assert verdict("a > b", a=(10, NAN, NAN), b=5.0, **{"a - b": (5, 4, 6)}) == "reproduced"
-    assert verdict("a > b", **APART, **{"a - b": (5, NAN, NAN)}) == "not tested without an interval"
-
-
-def test_a_verdict_without_an_interval_is_kept(tmp_path):
-    made = judge(claim("a > 3"), {"a": (10, NAN, NAN)}, scale="quick")
-    claims.write([made], tmp_path / "claims.json")
-    assert claims.read(tmp_path / "claims.json") == [made]
-    assert made.clauses == {"a > 3": "no interval"}
-
-
-@pytest.mark.parametrize("rule", ["a", "a > ", "a == b", "a > b * b", "a > 'b'", "a > f(b)", "a > True", "a.x > 1"])
-def test_unreadable_rule_names_the_claim(rule):
-    with pytest.raises(InvalidValueError, match="rule of claim 'c'"):
-        verdict(rule, a=1.0, b=1.0)
-
-
-def test_what_is_measured_must_fit_the_rule():
-    with pytest.raises(InvalidValueError, match="measured value for b"):
-        verdict("a > b", a=1.0)
-    with pytest.raises(UnknownNameError, match="last_tokn"):
-        verdict("mean > last_token", mean=1.0, last_tokn=0.0)
-
-
-@pytest.mark.parametrize("bad", [NAN, float("inf"), None, "12", (1, 2), (1, 3, 2), (1, NAN, 2), {"score": 1}])
-def test_bad_estimates(bad):
-    with pytest.raises(InvalidValueError, match="finite number"):
-        Estimate.of(bad)
-
-
-def test_estimate_from_a_row():
-    assert Estimate.of({"score": 3, "low": 2, "high": 4, "task": "sts"}) == Estimate(value=3, low=2, high=4)
-
-
-def test_unknown_claim_is_answered_with_the_nearest():
-    with pytest.raises(UnknownNameError, match="Did you mean 'llm2vec-last-token-pooling'"):
-        claims.get("llm2vec-last-token")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
+    ("clause", "message"),
     [
-        ({"rule": ["a >"]}, "rule of claim 'c'"),
-        ({"rule": []}, "claim 'c'"),
-        ({"scale": "huge"}, "Unknown scale"),
-        ({"note": "x"}, "claim 'c'"),
-        ({"paper": None}, "claim 'c'"),
+        *(
+            (clause, "comparisons with < or >")
+            for clause in ("a", "a > ", "a == b", "a > b * b", "a > f(b)", "a.x > 1")
+        ),
+        *((clause, "comparisons with < or >") for clause in ("a > 'b'", "a > True", "a > b and b > c")),
+        *((clause, "numbers alone decide nothing") for clause in ("1 > 0", "a > a - 1", "a > b > 1 > 0")),
+        *((clause, "a chain about one effect") for clause in ("a > b > c", "0 < a < b")),
+        *((clause, "a side that some effect is on") for clause in ("1 < a < 0.5", "a > 1 > a")),
+        ("dosc: a > b", "Unknown suite in rule of claim 'c' 'dosc'. Did you mean 'docs'"),
+        ("docs: a > b: c", "Unknown suite in rule of claim 'c' 'docs: a > b'."),
     ],
 )
-def test_bad_entry_is_named(tmp_path, change, message):
-    path = tmp_path / "claims.json"
-    path.write_text(json.dumps([claim("a > b").model_dump(mode="json") | change]))
-    with pytest.raises((InvalidValueError, UnknownNameError), match=message):
-        claims.load(path)
+def test_a_rule_that_decides_nothing_is_a_named_error(clause, message):
+    with pytest.raises((InvalidValueError, UnknownNameError), match="rule of claim 'c'") as error:
+        rules.read(clause, "rule of claim 'c'")
+    assert message in str(error.value)
 
 
-def test_same_id_twice(tmp_path):
-    path = tmp_path / "claims.json"
-    path.write_text(json.dumps([claim("a > b").model_dump(mode="json")] * 2))
-    with pytest.raises(InvalidValueError, match="used once"):
-        claims.load(path)
-
-
-def found(entry, wanted, tries=2000):
-    """Measured values on which the rule has the wanted verdict; None if none of many drawn ones has.
-
-    Scores, ratios, losses and counts are positive, from hundredths to thousands: a rule that only a negative number
-    could break is none.
-    """
-    rng = np.random.default_rng(0)
-    for _ in range(tries):
-        size = 10 ** rng.uniform(-2, 3)
-        values = dict(zip(entry.names(), size * rng.uniform(0, 1, len(entry.names())), strict=True))
-        if judge(entry, values, scale="paper").verdict == wanted:
-            return values
-    return None
-
-
-@pytest.mark.parametrize("wanted", ["reproduced", "not reproduced"])
-def test_every_claim_of_the_project_can_succeed_and_fail(wanted):
-    assert [name for name, entry in claims.load().items() if not found(entry, wanted)] == []
-
-
-@pytest.mark.parametrize(
-    ("rule", "never"),
-    [
-        (["a > b - 1", "b > a - 1", "a + b > -1"], "not reproduced"),
-        (["a > a - 1"], "not reproduced"),
-        (["a > -1"], "not reproduced"),
-        (["a > b", "b > a"], "reproduced"),
-        (["a > b", "b > a"], "not reproduced"),
-        (["a < 0"], "reproduced"),
-        (["1 < a < 0.5"], "reproduced"),
-    ],
-)
-def test_a_rule_that_can_not_fail_or_not_succeed_is_noticed(rule, never):
-    assert found(claim(*rule), never) is None
-
-
-def on_own_numbers(entry):
-    """The verdicts on a claim by what its paper prints, of the models of which it prints all."""
-    complete = [numbers for numbers in entry.published.values() if set(entry.names()) <= set(numbers)]
-    return {judge(entry, {n: numbers[n] for n in entry.names()}, scale="paper").verdict for numbers in complete}
-
-
-def test_rules_hold_on_the_papers_own_numbers():
-    """Of one model at least; but for LLM2Vec, whose models differ, of all."""
-    verdicts = {name: on_own_numbers(entry) for name, entry in claims.load().items() if on_own_numbers(entry)}
-    assert len(verdicts) > 50
-    assert [name for name, found in verdicts.items() if "reproduced" not in found] == []
-    assert {claims.get(name).paper for name, found in verdicts.items() if len(found) > 1} <= {"LLM2Vec"}
+# Verdicts
 
 
 @pytest.mark.parametrize(
     ("clause", "expected"),
     [
-        ("a > b", (5, 3, 7)),
-        ("b > a", (-5, -7, -3)),
-        ("a > 1.5 * b + 1", (1.5, -1, 4)),
-        ("0 < a < 12", (2, 1, 3)),
+        ("a > b", "supported"),
+        ("a < b", "contradicted"),
+        ("a > b + 4.5", "supported"),
+        ("a > b + 5", "inconclusive"),
+        ("a > b + 5.5", "contradicted"),
+        ("b < a - 4.5", "supported"),
+        ("a > 1.5 * b", "supported"),
+        ("b > 4.5", "supported"),
+        ("b > 4.7", "inconclusive"),
+        ("b < 4.5", "contradicted"),
+        ("-1 < a - c < 1", "supported"),
+        ("-0.2 < a - c < 1", "inconclusive"),
+        ("-1 < a - c < 0.4", "inconclusive"),
+        ("-1 < a - b < 1", "contradicted"),
+        ("-1 < b - a < 1", "contradicted"),
     ],
 )
-def test_an_effect_is_how_far_a_comparison_holds(clause, expected):
-    assert claims.effect(clause, APART, "c") == Estimate.of(expected)
+def test_a_verdict_takes_the_whole_interval_on_one_side(clause, expected):
+    assert verdict(clause) == expected
 
 
-def test_effects_are_those_that_the_verdict_rests_on():
-    made = judge(claim("a > b", "a > 20"), APART, scale="quick")
-    assert made.effects() == {"a > b": Estimate.of((5, 3, 7)), "a > 20": Estimate.of((-10, -11, -9))}
-    assert judge(claim("a > b", scale="gpu"), APART, scale="cpu").effects() == {}
-    assert judge(claim("a > 3"), {"a": (10, NAN, NAN)}, scale="quick").effects()["a > 3"].low is None
-    paired = judge(claim("a > b"), {**TOUCHING, "b - a": (-1, -1.5, -0.5)}, scale="quick")
-    assert paired.effects() == {"a > b": Estimate.of((1, 0.5, 1.5))}
-    printed = claim("a > b").model_copy(update={"published": {"M": {"a": 3, "b": 1}, "N": {"a": 3}}})
-    assert printed.published_effects("a > b") == {"M": 2}
-    assert printed.published_effects("a > 5") == {"M": -2, "N": -2}
+def test_differences_are_paired_so_that_what_both_share_is_no_doubt():
+    assert verdict("c > b + 4.8") == "supported"
+    assert verdict("c > b + 5") == "contradicted"
 
 
-QUOTED = {
-    "causal_best": ("causal", "none", "weighted-mean"),
-    "bidirectional_mean": ("bidirectional", "none", "mean"),
-    "mntp_mean": ("bidirectional", "mntp", "mean"),
-    "causal_simcse_best": ("causal", "simcse", "weighted-mean"),
-    "bidirectional_simcse_mean": ("bidirectional", "simcse", "mean"),
-    "mntp_simcse_mean": ("bidirectional", "mntp+simcse", "mean"),
-    "mntp_simcse_weighted_mean": ("bidirectional", "mntp+simcse", "weighted-mean"),
-    "mntp_simcse_last_token": ("bidirectional", "mntp+simcse", "last-token"),
-    "supervised_causal": ("causal", "supervised", "weighted-mean"),
-    "supervised_mntp": ("bidirectional", "mntp+supervised", "mean"),
-    "supervised_mntp_simcse": ("bidirectional", "mntp+simcse+supervised", "mean"),
-    "words_causal": ("causal", "none"),
-    "words_bidirectional": ("bidirectional", "none"),
-    "words_mntp": ("bidirectional", "mntp"),
-    "words_mntp_simcse": ("bidirectional", "mntp+simcse"),
-}
+def test_a_number_has_no_interval_of_its_own():
+    numbers = {"a": 3.0, "b": 1, "c": 3.0}
+    assert judge(claim("a > b"), numbers, scale="quick").verdict == "supported"
+    assert judge(claim("a > c"), numbers, scale="quick").verdict == "inconclusive"
 
 
-def test_llm2vec_numbers_are_those_of_the_published_tables():
-    scores, tables = {}, [papers.published("llm2vec_mteb"), papers.published("llm2vec_words")]
-    for row in tables[0].query("task_type == 'average'").itertuples():
-        table = row.source.removeprefix("LLM2Vec, ")
-        scores[table, row.model, (row.attention, row.training, row.pooling)] = row.score
-    for row in tables[1].itertuples():
-        scores["table 4", f"{row.model}, {row.task}", (row.attention, row.training)] = row.score
-    seen = set()
-    for entry in claims.load().values():
-        table = re.search(r"table \d|$", entry.place)[0]
-        for model, numbers in entry.published.items():
-            for name, number in numbers.items():
-                if entry.paper == "LLM2Vec" and name in QUOTED:
-                    assert number == scores[table, model, QUOTED[name]], (entry.id, model, name)
-                    seen.add(name)
-    assert seen == set(QUOTED)
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (["a > b", "c > b"], "supported"),
+        (["a > b", "a > b + 5"], "inconclusive"),
+        (["a > b", "a > b + 6"], "contradicted"),
+        (["a > b", "a > unmeasured"], "not tested"),
+        (["a > b + 5", "a > unmeasured"], "not tested"),
+        (["a > b + 6", "a > unmeasured"], "contradicted"),
+    ],
+)
+def test_a_claim_has_the_weakest_of_its_clauses(rule, expected):
+    made = judge(claim(*rule), MEASURED, scale="quick")
+    assert made.verdict == expected
+    assert [made.findings[clause].verdict for clause in rule] == [verdict(clause) for clause in rule]
 
 
-def test_llm2vec_best_poolings_and_times_follow_from_the_published_tables():
-    frame = papers.published("llm2vec_mteb").query("benchmark == 'MTEB subset of 15' and attention == 'causal'")
-    for training in ("none", "simcse"):
-        rows = frame[frame["training"] == training]
-        assert set(rows.loc[rows.groupby("model")["score"].idxmax(), "pooling"]) == {"weighted-mean"}
-    hours = papers.published("llm2vec_hours").pivot(index="model", columns="method", values="hours")
-    times = (hours["echo"] / hours["llm2vec"]).round(2)
-    assert claims.get("llm2vec-echo-cost").published == {model: {"echo_time": time} for model, time in times.items()}
+def test_to_contradict_a_claim_one_clause_of_several_needs_a_wider_interval():
+    """The effect is 5 and its error 0.2: 5.45 is 2.25 of them away; t is 2.06 at 95 %, and 2.57 for three clauses."""
+    assert verdict("a > b + 5.45") == "contradicted"
+    made = judge(claim("a > b", "a > b + 1", "a > b + 5.45"), MEASURED, scale="cpu")
+    assert (made.verdict, made.findings["a > b + 5.45"].verdict) == ("inconclusive", "contradicted")
+    assert made.why() == "One clause is contradicted alone, but not after correction for 3 clauses."
+    assert verdict("a > b", "a > b + 1", "a > b + 5.6") == "contradicted"
 
 
-POOLED = {"last": "last-token", "mean": "mean", "latent": "latent-attention", "self": "self-attention"}
-QUOTED_POOLINGS = {
-    f"{name}_{attention}": (2, pooling, attention, "average")
-    for name, pooling in POOLED.items()
-    for attention in ATTENTION
-} | {
-    "latent_retrieval": (2, "latent-attention", "bidirectional", "Retrieval"),
-    "mean_retrieval": (2, "mean", "bidirectional", "Retrieval"),
-    "latent_stage1": (1, "latent-attention", "bidirectional", "average"),
-    "latent_stage2": (2, "latent-attention", "bidirectional", "average"),
-    "latent_classification1": (1, "latent-attention", "bidirectional", "Classification"),
-    "latent_classification2": (2, "latent-attention", "bidirectional", "Classification"),
-}
-QUOTED_RECIPES = {
-    "two_stage": ("two-stage", "average"),
-    "single_stage": ("single-stage", "average"),
-    "single_stage_in_batch": ("single-stage-in-batch", "average"),
-    "reversed_order": ("reversed", "average"),
-    "two_stage_retrieval": ("two-stage", "Retrieval"),
-    "single_stage_retrieval": ("single-stage", "Retrieval"),
-    "single_stage_classification": ("single-stage", "Classification"),
-    "single_stage_in_batch_classification": ("single-stage-in-batch", "Classification"),
-    "examples_clusters": ("examples", "Clustering"),
-    "labels_clusters": ("labels", "Clustering"),
-    "mined_retrieval": ("mining", "Retrieval"),
-    "unmined_retrieval": ("no-mining", "Retrieval"),
-}
-NV_EMBED = [entry for entry in claims.load().values() if entry.paper == "NV-Embed" and entry.published]
+def test_too_small_a_scale_says_so():
+    made = judge(claim("a > b", scale="gpu"), MEASURED, scale="cpu")
+    assert (made.verdict, made.why()) == ("not tested", "Scale cpu is too small: it needs gpu or more.")
+    assert made.findings["a > b"].effect.value == pytest.approx(5)
+    assert judge(claim("a > b", scale="gpu"), MEASURED, scale="paper").verdict == "supported"
+    with pytest.raises(UnknownNameError, match="Did you mean 'cpu'"):
+        judge(claim("a > b"), MEASURED, scale="cpus")
 
 
-def test_nv_embed_numbers_are_those_of_the_published_tables():
-    poolings = papers.published("nv_embed_pooling")
-    poolings = poolings.set_index(["model", "stage", "pooling", "attention", "task_type"])["score"]
-    recipes = papers.published("nv_embed_training").set_index(["recipe", "task_type"])["score"]
-    seen = set()
-    for entry in NV_EMBED:
-        for model, numbers in entry.published.items():
-            assert set(numbers) == set(entry.names()), entry.id
-            for name, number in numbers.items():
-                pooled = name in QUOTED_POOLINGS
-                assert pooled or model == "NV-Embed-v2", "table 4 is of v2"
-                key = (model, *QUOTED_POOLINGS[name]) if pooled else QUOTED_RECIPES[name]
-                assert number == (poolings if pooled else recipes)[key], (entry.id, model, name)
-                seen.add(name)
-    assert seen == {*QUOTED_POOLINGS, *QUOTED_RECIPES}
+def test_a_comparison_with_what_did_not_learn_is_no_test():
+    stuck = {"b": "B did not learn.", "z": "Z did not learn."}
+    made = judge(claim("a > b", "c > b", "a > 9"), MEASURED, scale="cpu", did_not_learn=stuck)
+    assert [found.verdict for found in made.findings.values()] == ["not tested", "not tested", "supported"]
+    assert (str(made), made.why()) == ("c: not tested", "B did not learn.")
 
 
-QUOTED_LENS = {
-    f"{pooling}_{attention}": ("lens_attention_pooling", "LENS-8000", attention, pooling, "average")
-    for pooling in LEXICON_POOLING
-    for attention in ATTENTION
-} | {
-    "lexicon": ("lens_mteb", "LENS-8000", "average"),
-    "dense": ("lens_mteb", "BGE-en-ICL", "average"),
-    "hybrid_retrieval": ("lens_hybrid", "LENS + BGE", "average"),
-    "lexicon_retrieval": ("lens_hybrid", "LENS-8000", "average"),
-    "dense_retrieval": ("lens_hybrid", "BGE-en-ICL", "average"),
-}
-LENS_KEYS = {
-    "lens_attention_pooling": ["model", "attention", "pooling", "task_type"],
-    "lens_mteb": ["model", "task_type"],
-    "lens_hybrid": ["model", "task"],
-}
-LENS = [entry for entry in claims.load().values() if entry.paper == "LENS" and entry.published]
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (Quantity.of(Outcomes.none(1.0, "Its record keeps none.")), "Its record keeps none."),
+        (Quantity.of(Outcomes.none(math.nan, "It is empty.")), "It is empty."),
+        (Quantity({0: {"": Outcomes.of_values(np.arange(25.0), range(25))}}), "It was trained with one seed only"),
+        (Quantity.of_values(range(24)), "quantities on : expected the same items"),
+        (around(1, texts=[*"abcdefghijklmnopqrstuvwxy"]), "quantities on : expected the same items"),
+    ],
+    ids=["no outcomes", "no score", "one seed", "fewer items", "other items"],
+)
+def test_what_can_not_be_compared_is_not_tested_and_says_why(other, why):
+    made = judge(claim("a > b", "a > z"), MEASURED | {"z": other}, scale="cpu")
+    assert made.verdict == made.findings["a > z"].verdict == "not tested"
+    assert made.why().startswith(why)
+    assert claims.Verdict.model_validate(json.loads(json.dumps(made.model_dump(mode="json")))) == made
 
 
-def test_lens_numbers_are_those_of_the_published_tables():
-    tables = {table: papers.published(table).set_index(keys)["score"] for table, keys in LENS_KEYS.items()}
-    seen = set()
-    for entry in LENS:
-        assert set(entry.published) == {"LENS-8000"}
-        numbers = entry.published["LENS-8000"]
-        assert set(numbers) == set(entry.names()), entry.id
-        for name, number in numbers.items():
-            table, *key = QUOTED_LENS[name]
-            assert number == tables[table][tuple(key)], (entry.id, name)
-            seen.add(name)
-    assert seen == set(QUOTED_LENS)
+def test_a_clause_on_a_suite_takes_the_average_of_its_tasks():
+    def model(in_domain, out_of_domain):
+        levels = {"docs": in_domain, "other": out_of_domain}
+        draw = np.random.default_rng(1)
+        return Quantity.of(
+            {
+                task: Outcomes.of_values(level + draw.normal(size=9), [f"{task} {n}" for n in range(9)])
+                for suite, level in levels.items()
+                for task in SUITES[suite].tasks
+            }
+        )
+
+    both = {"a": model(3, 1), "b": model(1, 3)}
+    made = judge(claim("docs: a > b", "other: a > b"), both, scale="cpu")
+    assert [found.verdict for found in made.findings.values()] == ["supported", "contradicted"]
+    assert [found.effect.items for found in made.findings.values()] == [27, 27]
+    alone = {name: one.on(SUITES["docs"].tasks) for name, one in both.items()}
+    assert judge(claim("docs: a > b", "other: a > b"), alone, scale="cpu").why().startswith("Expected outcomes of ")
 
 
-QUOTED_CAUSAL2VEC = {
-    f"{name}{ending}": ("causal2vec_components", variant, task_type)
-    for name, variant in (("last_token", "last-token"), ("causal2vec", "causal2vec"))
-    for ending, task_type in (("", "average"), ("_retrieval", "Retrieval"), ("_sts", "STS"))
-} | {
-    "contextual": ("causal2vec_components", "contextual", "average"),
-    "before": ("causal2vec_position", "before", "average"),
-    "after": ("causal2vec_position", "after", "average"),
-    "one": ("causal2vec_tokens", "1", "average"),
-    "eight": ("causal2vec_tokens", "8", "average"),
-    "encoder_concatenated": ("causal2vec_representation", "encoder+eos", "average"),
-    "trained_encoder": ("causal2vec_freezing", "trained", "average"),
-    "frozen_encoder": ("causal2vec_freezing", "frozen", "average"),
-}
-CAUSAL2VEC = [entry for entry in claims.load().values() if entry.paper == "Causal2Vec" and entry.published]
+@pytest.mark.parametrize(
+    ("published", "why"),
+    [
+        ({}, "The paper prints no effect to compare with."),
+        ({"M": {"a": 3.0}}, "The paper prints no effect to compare with."),
+        ({"M": {"a": 3.0, "b": 2.9}, "N": {"a": 3.0, "b": 3.2}}, "The paper's effect is too small for this many"),
+        ({"M": {"a": 3.0, "b": 2.9}, "N": {"a": 3.0, "b": 1.0}}, "An effect of the paper's size would probably have"),
+    ],
+)
+def test_an_open_verdict_says_what_would_settle_it(published, why):
+    """The interval is 0.41 to each side: effects from 0.58 on are seen with a power of 80 %."""
+    made = judge(claim("a > b", published=published), {"a": around(5, 0), "b": around(5)}, scale="cpu")
+    assert made.verdict == "inconclusive"
+    assert made.findings["a > b"].effect.detectable == pytest.approx(0.58, abs=0.02)
+    assert made.why().startswith(why)
+    assert judge(claim("a > b", published=published), MEASURED, scale="cpu").why() == ""
 
 
-def test_causal2vec_numbers_are_those_of_the_published_tables():
-    seen = set()
-    for entry in CAUSAL2VEC:
-        for model, numbers in entry.published.items():
-            assert set(numbers) == set(entry.names()), entry.id
-            model, _, what = model.partition(", ")
-            if entry.id == "causal2vec-over-encoder":
-                table = papers.published("causal2vec_encoders").set_index(["model", "encoder", "task_type"])["score"]
-                assert numbers == {
-                    "encoder": table["none", what, "average"],
-                    "causal2vec": table[model, what, "average"],
-                }
-                continue
-            if entry.id == "causal2vec-against-few-shot-cost":
-                table = papers.published("causal2vec_efficiency").set_index(["method", "task"])
-                for name, method in (("causal2vec", "Causal2Vec"), ("few_shot", "bge-en-icl (few-shot)")):
-                    row = table.loc[method, what]
-                    assert (numbers[f"{name}_tokens"], numbers[f"{name}_time"]) == (row.tokens, row.milliseconds)
-                continue
-            for name, number in numbers.items():
-                table, *key = QUOTED_CAUSAL2VEC[name]
-                scores = papers.published(table).set_index(["model", "variant", "task_type"])["score"]
-                assert number == scores[(model, *key)], (entry.id, model, name)
-                seen.add(name)
-    assert seen == set(QUOTED_CAUSAL2VEC)
+def test_the_papers_effect_is_that_of_the_models_with_all_numbers():
+    printed = claim("b < a", "a > 5", published={"M": {"a": 3, "b": 1}, "N": {"a": 3}})
+    assert printed.published_effects("b < a") == {"M": 2}
+    assert printed.published_effects("a > 5") == {"M": 3, "N": 3}
+    assert printed.names() == ["a", "b"]
 
 
-ANCHOR_VARIANTS = {
-    "anchor": "anchor",
-    "contrastive": "baseline",
-    "only_q2d": "only-q2d",
-    "only_d2q": "only-d2q",
-    "untrained": "untrained",
-    "reconstruction": "reconstruction",
-}
-"""Quantities of the rules, by their names in the tables."""
-ANCHOR = [entry for entry in claims.load().values() if entry.paper == "Anchor" and entry.published]
+# The file of claims
 
 
-def anchor_numbers():
-    """What the tables have under the names of the rules, by claim, model and name."""
-    tables = {name: papers.published(f"anchor_{name}") for name in ANCHOR_TABLES}
-    short = {variant: name for name, variant in ANCHOR_VARIANTS.items()}
-    averages = {name: tables[name].query("task_type == 'average'") for name in ("mteb", "objectives")}
-    found = {}
-    for claim_id, rows, ending in (
-        ("over-contrastive", averages["mteb"], ""),
-        ("over-contrastive-retrieval", tables["mteb"].query("task_type == 'Retrieval'"), "_retrieval"),
-        *((name, averages["objectives"], "") for name in ("either-direction", "both-directions", "q2d-over-d2q")),
-        ("stages", tables["stages"], ""),
-    ):
-        for row in rows.itertuples():
-            found[claim_id, row.model, short[row.variant] + ending] = row.score
-    early = tables["early"].query("variant in ['baseline', 'anchor']")
-    for row in area(early, ["model", "variant"]).itertuples():
-        found["early", row.model, f"{short[row.variant]}_area"] = round(row.score, 2)
-    for model, rows in early.groupby("model"):
-        level = rows.query("variant == 'baseline' and step == 125")["score"].item()
-        for row in steps_to_reach(rows, level, ["variant"]).itertuples():
-            found["fewer-steps", model, f"{short[row.variant]}_steps"] = round(row.steps, 1)
-    for row in tables["steps"].itertuples():
-        if row.first + row.second == 3000:
-            name = "anchor" if row.first else "contrastive_longer"
-            found["not-more-steps", row.model, name] = row.score
-    for row in tables["alpha"].itertuples():
-        found["alpha", "not named", f"alpha_{row.variant.replace('.', '')}"] = row.score
-    for row in tables["llama2vec"].itertuples():
-        found["over-llama2vec", "not named", f"{row.variant}_retrieval"] = row.score
-    return found
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rule": ["a >"]}, "rule: Value error, rule: expected comparisons"),
+        ({"rule": ["a > b > c"]}, "a chain about one effect"),
+        ({"rule": ["2 > 1"]}, "numbers alone decide nothing"),
+        ({"rule": ["1 < a < 0"]}, "a side that some effect is on"),
+        ({"rule": ["dosc: a > b"]}, "Did you mean 'docs'"),
+        ({"rule": []}, "rule"),
+        ({"scale": "huge"}, "Unknown scale"),
+        ({"remark": "x"}, "remark"),
+        ({"paper": None}, "paper"),
+    ],
+)
+def test_a_claim_that_can_not_be_used_is_named_and_the_rest_kept(tmp_path, monkeypatch, change, message):
+    path = tmp_path / "data" / "claims.json"
+    path.parent.mkdir()
+    good = claim("a > b").model_dump(mode="json")
+    path.write_text(json.dumps([good, good | {"id": "bad"} | change, "no claim", good | {"id": "other"}]))
+    known = claims.read_claims(path)
+    assert list(known) == ["c", "bad", "number 2", "other"]
+    assert isinstance(known["bad"], InvalidValueError)
+    assert "claim 'bad' in" in str(known["bad"])
+    assert message in str(known["bad"])
+    with pytest.warns(UserWarning, match=r"claim '(bad|number 2)' in .*claims\.json: expected the fields") as told:
+        assert list(claims.load(path)) == ["c", "other"]
+    assert len(told) == 2
+    monkeypatch.setattr("workbook.files.ROOT", tmp_path)
+    assert claims.get("other").id == "other"
+    with pytest.raises(InvalidValueError, match="claim 'bad'"):
+        claims.get("bad")
 
 
-def test_anchor_numbers_are_those_of_the_published_tables():
-    tables, models = anchor_numbers(), {}
-    for entry in ANCHOR:
-        for model, numbers in entry.published.items():
-            assert set(numbers) == set(entry.names()), entry.id
-            own = entry.id.removeprefix("anchor-")
-            assert numbers == {name: tables[own, model, name] for name in numbers}, entry.id
-            models.setdefault(own, set()).add(model)
-    assert models.keys() == {own for own, _, _ in tables}
-    for own, named in models.items():
-        assert named == {model for other, model, _ in tables if other == own}, own
-
-
-def test_verdicts_merge_by_claim_and_come_back(tmp_path):
-    path = tmp_path / "run" / "claims.json"
-    lost, won = (judge(claim(rule), APART, scale="quick") for rule in ("a < b", "a > b"))
-    other = won.model_copy(update={"id": "b"})
-    claims.write([lost], path)
-    claims.write([won, other], path)
-    assert claims.read(path) == [other, won]
-    assert [path.name for path in path.parent.iterdir()] == ["claims.json"]
-
-
-def test_each_notebook_keeps_its_own_verdicts(tmp_path):
+def test_an_id_used_twice_is_neither(tmp_path):
     path = tmp_path / "claims.json"
-    first, second = (judge(claim("a > b"), APART, scale="quick", notebook=name) for name in ("01_a", "02_b"))
-    claims.write([first, second], path)
-    assert claims.read(path) == [first, second]
-    claims.drop("01_a", path)
-    assert claims.read(path) == [second]
-    claims.drop("01_a", tmp_path / "absent.json")
-    assert not (tmp_path / "absent.json").exists()
+    path.write_text(json.dumps([claim("a > b").model_dump(mode="json")] * 2))
+    with pytest.warns(UserWarning, match="expected an id used once, got 'c'"):
+        assert claims.load(path) == {}
 
 
-def test_notebooks_that_judge_at_the_same_time_lose_no_verdict(tmp_path):
+def test_an_unknown_claim_is_answered_with_the_nearest():
+    with pytest.raises(UnknownNameError, match="Did you mean 'llm2vec-last-token-pooling'"):
+        claims.get("llm2vec-last-token")
+
+
+# The file of verdicts
+
+
+def judged(rule="a > b", notebook=""):
+    return judge(claim(rule), MEASURED, scale="quick", notebook=notebook)
+
+
+@pytest.fixture
+def known(tmp_path, monkeypatch):
+    """The project's claims are ours, by the rule a > b; returns the path of a run's verdicts."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "claims.json").write_text(json.dumps([claim("a > b").model_dump(mode="json")]))
+    monkeypatch.setattr("workbook.files.ROOT", tmp_path)
+    return tmp_path / "run" / "claims.json"
+
+
+def test_each_notebook_keeps_its_latest_verdict(known):
+    first, again, second = judged(notebook="01_a"), judged(notebook="01_a"), judged(notebook="02_b")
+    claims.write([second, first], known)
+    claims.write([again], known)
+    assert claims.read(known) == ([again, second], {})
+    assert [path.name for path in known.parent.iterdir()] == ["claims.json"]
+    claims.drop("01_a", known)
+    assert claims.read(known) == ([second], {})
+    claims.drop("01_a", known.with_name("absent.json"))
+    assert not known.with_name("absent.json").exists()
+
+
+def test_notebooks_that_judge_at_the_same_time_lose_no_verdict(known):
     notebooks = [f"{number:02d}_a" for number in range(16)]
-
-    def judges(notebook):
-        claims.write([judge(claim("a > b"), APART, scale="quick", notebook=notebook)], tmp_path / "claims.json")
-
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(judges, notebooks))
-    assert [verdict.notebook for verdict in claims.read(tmp_path / "claims.json")] == notebooks
+        list(pool.map(lambda notebook: claims.write([judged(notebook=notebook)], known), notebooks))
+    assert [verdict.notebook for verdict in claims.read(known)[0]] == notebooks
 
 
-def test_verdict_prints_without_numbers():
-    assert repr(judge(claim("a > b"), APART, scale="quick")) == "c: reproduced"
+def by_hand(**changes):
+    def change(entry):
+        (finding,) = entry["findings"].values()
+        entry.update({name: value for name, value in changes.items() if name == "verdict"})
+        finding.update({name: value for name, value in changes.items() if name in ("verdict", "why")})
+        finding["effect"].update({name: value for name, value in changes.items() if name in finding["effect"]})
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda entry: entry.update(verdict="contradicted"),
+            "'contradicted' for the claim, where its clauses say 'sup",
+        ),
+        (by_hand(verdict="contradicted"), "'contradicted' for 'a > b', where its numbers say 'supported'"),
+        (by_hand(value=-5.0), "'supported' for 'a > b', where its numbers say 'contradicted'"),
+        (by_hand(error=9.0), "where its numbers say 'inconclusive'"),
+        (by_hand(error=None), "where its numbers say 'not tested'"),
+        (by_hand(why="I say so."), "where its numbers say 'not tested'"),
+        (by_hand(error=-1.0), "greater than or equal to 0"),
+        (lambda entry: entry.update(findings={}), r"findings on \[\], where the rule has \['a > b'\]"),
+        (lambda entry: entry.update(verdict="reproduced"), "Input should be 'supported', 'contradicted'"),
+        (lambda entry: entry["claim"].update(rule=["a >> b"]), "expected comparisons"),
+        (lambda entry: entry["claim"].update(id="d"), r"a verdict on 'd', which is no claim\. Run notebook 01_a again"),
+    ],
+)
+def test_a_verdict_that_its_numbers_contradict_is_not_used(known, change, message):
+    claims.write([judged(notebook="01_a"), judged(notebook="02_b")], known)
+    entries = json.loads(known.read_text())
+    change(entries[0])
+    known.write_text(json.dumps(entries))
+    found, problems = claims.read(known)
+    assert [verdict.notebook for verdict in found] == ["02_b"]
+    (problem,) = problems.values()
+    assert re.search(message, problem)
+    assert problem.endswith("Run notebook 01_a again.")
+
+
+def test_a_verdict_by_an_earlier_rule_is_not_used(known):
+    claims.write([judged("a > b + 1", notebook="01_a")], known)
+    found, problems = claims.read(known)
+    assert found == []
+    assert problems["c"].endswith("a verdict on claim 'c' by an earlier rule. Run notebook 01_a again.")
 
 
 def test_damaged_and_unwritable_files(tmp_path):
-    (tmp_path / "claims.json").write_text('[{"id": "c"')
-    with pytest.raises(DamagedFileError, match=r"claims\.json"):
-        claims.write([], tmp_path / "claims.json")
-    (tmp_path / "claims.json").write_text('[{"id": "c"}]')
-    with pytest.raises(DamagedFileError, match="run again"):
-        claims.read(tmp_path / "claims.json")
+    path = tmp_path / "claims.json"
+    for text in ('[{"id": "c"', "{}"):
+        path.write_text(text)
+        for use in (claims.read, lambda path: claims.write([], path), lambda path: claims.drop("01_a", path)):
+            with pytest.raises(DamagedFileError, match=r"claims\.json"):
+                use(path)
+        assert path.read_text() == text
     with pytest.raises(OutputError, match="Could not write"):
-        claims.write([], tmp_path / "claims.json" / "claims.json")
+        claims.write([], path / "claims.json")
+
+
+def test_a_verdict_prints_without_numbers():
+    assert repr(judged()) == "c: supported"

@@ -1,6 +1,7 @@
 """The command line, through its entry point: exit codes, one message an error, a report at the end."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -12,7 +13,8 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 import workbook as package
 from workbook import cli, doctor
-from workbook.papers import claims
+from workbook.evaluation.effects import Quantity
+from workbook.papers import claims, ledger
 
 
 @pytest.fixture
@@ -51,13 +53,17 @@ def test_run(workbook, source):
 
 
 def test_claims(workbook, tmp_path):
-    claim = claims.get("lens-against-dense")
-    verdict = claims.judge(claim, {"lexicon": (50, 49, 51), "dense": 40}, scale="cpu", notebook="04_lens")
+    claim = claims.get("nv-embed-recency-bias")
+    values = {"last_token_recency": Quantity.of_values(np.linspace(60, 62, 9)), "mean_recency": 50.0}
+    verdict = claims.judge(claim, values, scale="cpu", notebook="01_attention")
     claims.write([verdict], tmp_path / "claims.json")
     code, out, err = workbook("claims", "--output", tmp_path)
     assert (code, err) == (0, "")
-    (line,) = [line for line in out.splitlines() if line.startswith("lens-against-dense ")]
-    assert all(part in line for part in ("reproduced", "+10 [9, 11]", "+0.39", "cpu", claim.place))
+    row = next(part for part in re.split("[├┡]", out) if "9 x 1" in part)
+    columns = zip(*(line.split("│")[1:-1] for line in row.splitlines() if line.startswith("│")), strict=True)
+    cells = [" ".join(" ".join(column).split()) for column in columns]
+    assert cells[3] == ledger.readable(ledger.effects([verdict]))["here"].item().replace("\n", " ")
+    assert cells[-2:] == ["supported", "-"]
     assert [line.split()[-1] for line in out.splitlines() if line.startswith("all ")] == [str(len(claims.load()))]
     assert out.endswith(f"Ledger: {tmp_path / 'ledger.json'}, {tmp_path / 'ledger.csv'}\n")
 

@@ -1,75 +1,133 @@
-"""Numbers for verdicts: from the right source, and paired where seeds and units are the same."""
+"""Numbers for verdicts: from the right source, with intervals over items and seeds, and paired by both."""
+
+import math
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from workbook import papers
-from workbook.experiments import compared, differences, estimate, judged, nv_embed, over_seeds, paired
+from workbook import figures, papers
+from workbook.errors import MissingDataError
+from workbook.evaluation.effects import effect
+from workbook.evaluation.outcomes import Outcomes
+from workbook.evaluation.suites import SUITES
+from workbook.experiments import did_not_learn, differences, judged, levels, nv_embed, paired, quantities, quantity
 from workbook.experiments.llm2vec import above_uni
-from workbook.papers import claims
+
+ITEMS = np.linspace(-1, 1, 20)
 
 
-def rows(source="recorded", **by_variant):
-    """One score a seed."""
-    found = [(source, variant, seed, score) for variant, scores in by_variant.items() for seed, score in scores.items()]
-    return pd.DataFrame(found, columns=["source", "variant", "seed", "score"])
+def rows(source="recorded", task="task", trained=True, **by_variant):
+    """One row a seed: a score, and twenty items around it."""
+    found = [
+        (source, variant, seed, task, score, Outcomes.of_values(score + ITEMS, [f"{task} {n}" for n in range(20)]))
+        for variant, scores in by_variant.items()
+        for seed, score in scores.items()
+    ]
+    frame = pd.DataFrame(found, columns=["source", "variant", "seed", "task", "score", "outcomes"])
+    return frame.assign(trained=trained)
 
 
 LIVE = rows("this run", Bi={7: 99.0})
+TRAINED = rows(Uni={0: 10.0, 1: 20.0, 2: 60.0}, Bi={0: 11.0, 1: 21.5, 2: 60.5})
 
 
 def test_the_record_goes_before_the_rerun():
     both = pd.concat([rows(Bi={0: 1.0, 1: 3.0}), LIVE])
     assert judged(both)["score"].tolist() == [1.0, 3.0]
     assert judged(LIVE)["score"].tolist() == [99.0]
-    assert estimate(over_seeds(both, ["source", "variant"]), "Bi")[0] == 2.0
+    assert set(quantities(both, {"it": "Bi"})["it"].by_seed) == {0, 1}
 
 
-def test_estimate_takes_the_highest_of_what_is_left():
-    summary = rows(Uni={0: 1.0}).assign(low=0.0, high=2.0, pooling="mean")
-    summary = pd.concat([summary, summary.assign(score=5.0, low=4.0, high=6.0, pooling="last-token")])
-    assert estimate(summary, "Uni") == (5.0, 4.0, 6.0)
-    assert estimate(summary, "Uni", pooling="mean") == (1.0, 0.0, 2.0)
-    assert estimate(summary, "Bi") is None
+def test_quantities_are_those_that_were_measured():
+    found = quantities(TRAINED, {"causal": "Uni", "bidirectional": "Bi", "trained": "FULL"})
+    assert list(found) == ["causal", "bidirectional"]
+    assert {seed: one["task"].score for seed, one in found["causal"].by_seed.items()} == pytest.approx(
+        {0: 10, 1: 20, 2: 60}
+    )
+    assert found["causal"].trained
 
 
-def test_paired_differences_know_nothing_of_what_seeds_share():
-    found = paired(rows(Uni={0: 10.0, 1: 20.0, 2: 60.0}, Bi={0: 11.0, 1: 21.5, 2: 60.5}), "Bi", "Uni")
-    assert found[0] == pytest.approx(1.0)
-    assert found[2] - found[0] == pytest.approx(4.302653 * 0.5 / 3**0.5, rel=1e-5)  # Student's t, two degrees
+def test_a_quantity_on_a_suite_is_the_mean_over_its_tasks():
+    tasks = SUITES["docs"].tasks
+    frame = pd.concat([rows(task=task, Bi={0: score}) for score, task in enumerate([*tasks, "another"])])
+    assert list(quantity(frame, "docs").by_seed[0]) == list(tasks)
+    assert list(quantity(frame, "another").by_seed[0]) == ["another"]
+    assert list(quantity(frame).by_seed[0]) == [*tasks, "another"]
+    with pytest.raises(MissingDataError, match=f"Expected outcomes of {tasks[1]}, found none for seed 0"):
+        quantity(frame[frame["task"] != tasks[1]], "docs")
+
+
+def test_paired_differences_know_nothing_of_what_seeds_and_items_share():
+    found = paired(TRAINED, "Bi", "Uni")
+    assert found.value == pytest.approx(1.0)
+    assert found.high - found.value == pytest.approx(4.302653 * 0.5 / 3**0.5, rel=1e-5)  # Student's t, two degrees
 
 
 def test_an_untrained_variant_meets_every_seed():
-    grid = rows(Uni={0: 10.0}, Bi={0: 11.0, 1: 12.0, 2: 13.0})
-    assert paired(grid, "Bi", "Uni")[0] == pytest.approx(2.0)
-    assert paired(grid, "Uni", "Bi")[0] == pytest.approx(-2.0)
+    grid = pd.concat([rows(trained=False, Uni={0: 10.0}), rows(Bi={0: 11.0, 1: 12.0, 2: 13.0})])
+    assert paired(grid, "Bi", "Uni").value == pytest.approx(2.0)
+    assert paired(grid, "Uni", "Bi").value == pytest.approx(-2.0)
+    assert paired(grid, "Bi", "Uni").seeds == 3
     assert paired(grid, "Bi", "FULL") is None
 
 
-def test_quantities_and_their_paired_differences():
-    grid = rows(Uni={0: 10.0, 1: 20.0}, Bi={0: 11.0, 1: 21.0})
-    found = compared(grid, {"causal": "Uni", "bidirectional": "Bi", "trained": "FULL"})
-    assert set(found) == {*("causal", "bidirectional", "trained")} | {
-        f"{a} - {b}" for a in ("causal", "bidirectional", "trained") for b in ("causal", "bidirectional", "trained")
-        if a != b
-    }  # fmt: skip
-    assert found["causal"] == estimate(over_seeds(grid, ["source", "variant"]), "Uni")
-    assert found["bidirectional - causal"] == (1.0, 1.0, 1.0)
-    assert found["causal - bidirectional"] == (-1.0, -1.0, -1.0)
-    assert found["trained"] is found["trained - causal"] is None
-
-
 def test_differences_are_paired_task_by_task():
-    first = rows(Uni={0: 10.0, 1: 20.0, 2: 60.0}, Bi={0: 11.0, 1: 21.5, 2: 60.5}).assign(task="one")
-    grid = pd.concat([first, first.assign(task="two", score=-first["score"]), first.assign(task="three")])
-    found = differences(
-        grid, {"mask off": ("Bi", "Uni"), "absent": ("Bi", "Echo")}, {"two": "2", "one": "1", "four": "4"}
+    tasks = {"one": 1.0, "two": -1.0, "three": 1.0}
+    grid = pd.concat(
+        [rows(task=t, Uni={0: 10 * by, 1: 20 * by}, Bi={0: 11 * by, 1: 21.5 * by}) for t, by in tasks.items()]
     )
+    found = differences(grid, {"mask off": ("Bi", "Uni"), "absent": ("Bi", "Echo")}, {"two": "2", "one": "1"})
     assert found[["pair", "task"]].to_numpy().tolist() == [["mask off", "2"], ["mask off", "1"]]
-    expected = paired(first, "Bi", "Uni")
-    assert found.loc[1, ["points", "low", "high"]].tolist() == pytest.approx(expected)
-    assert found.loc[0, ["points", "low", "high"]].tolist() == pytest.approx([-expected[0], -expected[2], -expected[1]])
+    for row, task in zip(found.itertuples(), ("two", "one"), strict=True):
+        gap = paired(grid, "Bi", "Uni", task)
+        assert row[3:] == (gap.value, gap.low, gap.high, gap.detectable)
+    assert found["points"].tolist() == pytest.approx([-1.25, 1.25])
+
+
+def test_levels_have_intervals_over_items_and_seeds():
+    grid = pd.concat([TRAINED, rows(trained=False, Base={0: 5.0}), LIVE])
+    found = levels(grid, {"task": "Tasks"})
+    assert found[["source", "variant", "task", "seeds"]].to_numpy().tolist() == [
+        *(["recorded", name, "Tasks", seeds] for name, seeds in (("Uni", 3), ("Bi", 3), ("Base", 1))),
+        ["this run", "Bi", "Tasks", 1],
+    ]
+    assert found["score"].tolist() == pytest.approx([30, 31, 5, 99])
+    assert found["items"].tolist() == [20] * 4
+    alone = effect({"it": 1.0}, {"it": quantity(TRAINED[TRAINED["variant"] == "Bi"])})
+    assert found.loc[1, ["low", "high"]].tolist() == pytest.approx([alone.low, alone.high])
+    assert found.loc[3, ["low", "high"]].isna().all(), "one training alone has no interval"
+    assert levels(grid, {"absent": "", "docs": "docs"}).empty
+    drawn = figures.estimates(found.iloc[1:], "variant", "score")
+    bars = [bar for container in drawn.axes[0].containers for bar in container[2][0].get_segments()]
+    assert sorted(len(bar) for bar in bars) == [0, 2, 2], "nor a bar"
+
+
+def test_levels_of_a_suite_and_by_other_columns():
+    tasks = SUITES["docs"].tasks
+    frame = pd.concat([rows(task=task, Bi={0: 1.0, 1: 2.0}) for task in tasks])
+    frame = pd.concat([frame.assign(pooling=pooling) for pooling in ("mean", "EOS")])
+    found = levels(frame, {"docs": "in-domain", tasks[0]: "retrieval"}, ["variant", "pooling"])
+    assert found[["pooling", "task", "items"]].to_numpy().tolist() == [
+        [pooling, task, items] for pooling in ("mean", "EOS") for task, items in (("in-domain", 60), ("retrieval", 20))
+    ]
+
+
+def test_a_model_that_did_not_learn_is_told_by_its_held_out_loss():
+    chance = math.log(32)
+    losses = {"Bi": {0: chance - 0.2, 1: chance - 0.7}, "Uni": {0: chance - 0.2, 1: chance - 0.9}}
+    frame = pd.concat([rows(**losses), rows(trained=False, Base={0: 9.0})])
+    found = did_not_learn(frame, {"bi": "Bi", "uni": "Uni", "base": "Base", "absent": "X"})
+    assert found == {"bi": "Bi did not learn: its loss on held-out pairs is 3.02 (chance 3.47)."}
+    assert set(did_not_learn(frame, {"uni": "Uni"}, chance=2.0)) == {"uni"}
+
+
+def test_outcomes_that_were_not_kept_leave_the_number():
+    frame = TRAINED.assign(outcomes=[Outcomes.none(score, "An old record.") for score in TRAINED["score"]])
+    found = paired(frame, "Bi", "Uni")
+    assert (found.value, found.error, found.why) == (pytest.approx(1.0), None, "An old record.")
+    assert levels(frame, {"task": "Tasks"})[["low", "high"]].isna().all(axis=None)
+    assert differences(frame, {"gap": ("Bi", "Uni")}, {"task": ""})["points"].tolist() == pytest.approx([1.0])
 
 
 def test_variants_of_notebook_03_are_read_back_from_their_names():
@@ -87,30 +145,6 @@ def test_shuffled_clusters_are_far_from_nothing():
     chance = nv_embed.shuffled_clusters("cpu")
     assert list(chance) == ["PackageClustering", "TopicClustering"]
     assert all(40 < score < 75 for score in chance.values())
-
-
-def test_one_seed_alone_proves_nothing():
-    """50.00 against 50.01 is no finding where nothing tells how far the next seed would fall."""
-    grid = rows(Uni={0: 50.0}, Bi={0: 50.01})
-    summary = over_seeds(grid, ["source", "variant"])
-    measured = {"a": estimate(summary, "Bi"), "b": estimate(summary, "Uni")}
-    gap = {"a - b": paired(grid, "Bi", "Uni")}
-    assert gap["a - b"] == pytest.approx((0.01, np.nan, np.nan), nan_ok=True)
-    claim = claims.Claim(id="c", paper="P", place="table 1", statement="s", rule=["a > b"], scale="cpu")
-    for found in (measured, gap):
-        assert claims.judge(claim, found, scale="cpu").verdict == "not tested without an interval"
-
-
-def test_paired_by_unit_the_same_sentences_make_no_doubt():
-    counts = {"sentence": range(4), "words": [2, 5, 3, 10]}
-    first = pd.DataFrame({**counts, "correct": [2, 1, 3, 0]})
-    second = first.assign(correct=first["correct"] - np.array([1, 0, 0, 0]))
-    both = pd.concat([first.assign(variant="Bi"), second.assign(variant="Uni")]).assign(source="recorded", seed=0)
-    value, low, high = paired(both, "Bi", "Uni")
-    assert value == pytest.approx(100 * 1 / 20)
-    share = 1 / 20
-    error = np.sqrt(sum((gap - share * n) ** 2 for gap, n in zip([1, 0, 0, 0], counts["words"], strict=True))) / 20
-    assert (high - low) / 2 == pytest.approx(100 * 1.959964 * error, rel=1e-5)
 
 
 def test_gains_over_the_causal_model_beside_the_paper():

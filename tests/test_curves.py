@@ -1,4 +1,4 @@
-"""Curves as numbers: by hand, against a fine grid, and on a real training's curve."""
+"""Curves as quantities: by hand, and on a real training's curve."""
 
 import numpy as np
 import pandas as pd
@@ -6,100 +6,136 @@ import pytest
 from training_tools import stage, tiny, trained
 
 from workbook.errors import InvalidValueError
-from workbook.experiments import area, over_seeds, steps_to_reach
+from workbook.evaluation.effects import Quantity, effect
+from workbook.evaluation.outcomes import Outcomes
+from workbook.experiments import heights, steps_to_reach
+from workbook.experiments.suite import curve, kept_along
 from workbook.training import Evaluator
 
-
-def curve(steps, scores, **columns):
-    return pd.DataFrame({"variant": "a", "seed": 0, "step": steps, "score": scores} | columns)
-
-
-BY = ["variant", "seed"]
-FOUR = [curve([0, 25, 100], [10, 50, 60], variant=variant, seed=seed) for variant in "ab" for seed in (0, 1)]
+ITEMS = np.linspace(-1, 1, 20)
+NAMES = {"ours": "A", "theirs": "B"}
 
 
-def test_the_area_is_the_mean_height():
-    """Unevenly measured, in any order of rows: 25 steps at 30 on average, and 75 at 55."""
-    rows = pd.concat([*FOUR[:3], FOUR[3].iloc[::-1].assign(score=[5, 7, 9])], ignore_index=True)
-    found = area(rows, BY)
-    assert found.columns.tolist() == ["variant", "seed", "score"]
-    assert found[BY].to_numpy().tolist() == [["a", 0], ["a", 1], ["b", 0], ["b", 1]]
-    assert found["score"].tolist() == [48.75, 48.75, 48.75, (8 * 25 + 6 * 75) / 100]
+def rows(variant, steps, scores, seed=0, source="recorded", spread=0.0):
+    """A curve of 20 items around each score."""
+    made = [Outcomes.of_values(score + spread * ITEMS, range(20)) for score in scores]
+    columns = {"source": source, "variant": variant, "seed": seed, "trained": True}
+    return pd.DataFrame({**columns, "step": steps, "score": scores, "outcomes": made})
 
 
-def test_the_area_is_that_of_a_fine_grid():
-    draw = np.random.default_rng(0)
-    steps, scores = np.unique(draw.integers(5, 400, 12)), draw.normal(size=12)
-    fine = np.linspace(steps[0], steps[-1], 200_001)
-    mean = np.interp(fine, steps, scores[: len(steps)]).mean()
-    assert area(curve(steps, scores[: len(steps)]), BY)["score"][0] == pytest.approx(mean, abs=1e-4)
+def value(quantity, seed=0):
+    """The quantity under one seed, the mean over its tasks."""
+    return np.mean([one.score for one in quantity.by_seed[seed].values()])
 
 
-def test_the_area_does_not_depend_on_the_unit_of_the_steps():
-    one, thousand = (area(curve(np.array([0, 1, 3]) * unit, [1, 2, 0]), BY)["score"][0] for unit in (1, 1000))
-    assert one == pytest.approx(thousand)
-    assert area(curve([7, 8, 10], [1, 2, 0]), BY)["score"][0] == pytest.approx(one)
+BOTH = pd.concat(
+    [
+        rows(name, [0, 25, 100], scores, seed)
+        for seed in (0, 1)
+        for name, scores in (("A", [10, 50, 60]), ("B", [0, 9, 30]))
+    ]
+)
+
+
+def test_the_height_is_the_mean_over_the_measurements():
+    found = heights(BOTH, NAMES | {"absent": "C"})
+    assert list(found) == ["ours", "theirs"]
+    assert [value(found[name], seed) for name in found for seed in (0, 1)] == [40, 40, 13, 13]
+    gap = effect({"ours": 1.0, "theirs": -1.0}, found)
+    assert (gap.value, gap.error, gap.items, gap.seeds) == (27, 0, 60, 2)
+
+
+def test_what_an_item_does_at_every_step_does_not_average_out():
+    (found,) = heights(rows("A", [0, 1, 2, 3], [1, 2, 3, 4], spread=3.0), {"it": "A"}).values()
+    one = Quantity(found.by_seed, trained=False)
+    expected = 3 * ITEMS.std(ddof=1) / np.sqrt(20)
+    assert effect({"it": 1.0}, {"it": one}, 10_000).error == pytest.approx(expected, rel=0.03)
+
+
+def test_curves_measured_at_other_steps_are_not_compared():
+    both = pd.concat([rows("A", [0, 1], [1, 2]), rows("B", [0, 2], [1, 2])])
+    with pytest.raises(InvalidValueError, match=r"the same tasks, \['0', '1'\], got \['0', '2'\]"):
+        effect({"ours": 1.0, "theirs": -1.0}, heights(both, NAMES))
 
 
 @pytest.mark.parametrize(
-    ("level", "steps"),
-    [(5, 0), (10, 0), (30, 12.5), (50, 25), (55, 62.5), (60, 100), (60.01, np.nan)],
+    ("scores", "level", "step"),
+    [
+        ([10, 50, 60], 5, 0),  # it begins above
+        ([10, 50, 60], 30, 12.5),
+        ([10, 50, 60], 50, 25),
+        ([10, 50, 60], 55, 62.5),
+        ([10, 50, 60], 61, 100),  # it never gets there: the last step
+        ([10, 50, 20], 30, 12.5),  # the first crossing counts
+    ],
 )
-def test_where_a_curve_crosses_a_level(level, steps):
-    found = steps_to_reach(pd.concat(FOUR), level, BY)
-    assert found.columns.tolist() == ["variant", "seed", "steps"]
-    np.testing.assert_array_equal(found["steps"], [steps] * 4)
+def test_where_a_curve_crosses_the_end_of_the_baseline(scores, level, step):
+    frame = pd.concat([rows("A", [0, 25, 100], scores), rows("B", [0, 100], [0, level])])
+    found = steps_to_reach(frame, NAMES, "B")
+    assert value(found["ours"]) == pytest.approx(step)
+    assert value(found["theirs"]) == 100
 
 
-def test_the_first_crossing_counts():
-    """Also where the curve falls again, is level, or was measured at other steps than another."""
-    assert steps_to_reach(curve([0, 10, 20, 30], [0, 4, 0, 8]), 3, BY)["steps"][0] == 7.5
-    assert steps_to_reach(curve([0, 10, 20], [0, 2, 2]), 2, BY)["steps"][0] == 10
-    assert steps_to_reach(curve([3], [2]), 2, BY)["steps"][0] == 3
-    both = pd.concat([curve([0, 10], [0, 10]), curve([0, 50], [0, 10], variant="b")])
-    assert steps_to_reach(both, 5, BY)["steps"].tolist() == [5, 25]
+def test_rows_may_stand_in_any_order():
+    found = steps_to_reach(BOTH.sample(frac=1, random_state=2), NAMES, "B")
+    assert [value(found["ours"], seed) for seed in (0, 1)] == [12.5, 12.5]
 
 
-def test_means_over_seeds():
-    rows = pd.concat([curve([0, 10], [0, 10]), curve([0, 10], [0, 20], seed=1), curve([0, 10], [0, 4], variant="b")])
-    found = over_seeds(steps_to_reach(rows, 5, BY), ["variant"], "steps")
-    assert found["steps"].tolist()[0] == 3.75
-    assert np.isnan(found["steps"].tolist()[1])
-    assert over_seeds(area(rows, BY), ["variant"])["score"].tolist() == [7.5, 2]
+def test_each_seed_has_its_own_level_and_the_record_goes_before_the_rerun():
+    frame = pd.concat(
+        [
+            *(rows("A", [0, 10], [0, 10], seed) for seed in (0, 1)),
+            *(rows("B", [0, 10], [0, end], seed) for seed, end in ((0, 2), (1, 5))),
+            rows("A", [0, 10], [9, 10], 0, "this run"),
+        ]
+    )
+    found = steps_to_reach(frame, NAMES, "B")["ours"]
+    assert [value(found, seed) for seed in (0, 1)] == pytest.approx([2, 5])
+
+
+def test_curve_and_level_are_resampled_together():
+    """Where the same items are easy for both, the step is the same in every resample; by itself the level is not."""
+    same = pd.concat([rows("A", [0, 10], [0, 10], spread=2.0), rows("B", [0, 10], [0, 5], spread=2.0)])
+    (found,) = steps_to_reach(same, {"ours": "A"}, "B")["ours"].by_seed[0].values()
+    np.testing.assert_allclose(found.resampled(), 5)
+    apart = pd.concat([same.query("variant == 'A'"), rows("B", [0, 10], [0, 5])])
+    (found,) = steps_to_reach(apart, {"ours": "A"}, "B")["ours"].by_seed[0].values()
+    # The curve rises by one a step, so that the step moves as the mean of its items does.
+    assert found.resampled().std() == pytest.approx(2 * ITEMS.std() / np.sqrt(20), rel=0.05)
+    assert found.score == pytest.approx(5)
+    alone = effect({"it": 1.0}, {"it": Quantity.of(found)})
+    assert alone.error == pytest.approx(2 * ITEMS.std(ddof=1) / np.sqrt(20), rel=0.05)
+    assert (alone.items, alone.freedom) == (20, 19)
+
+
+def test_curves_without_outcomes_have_a_reason():
+    frame = BOTH.assign(outcomes=[Outcomes.none(score, "It was not kept.") for score in BOTH["score"]])
+    for found in (steps_to_reach(frame, NAMES, "B"), heights(frame, NAMES)):
+        gap = effect({"ours": 1.0, "theirs": -1.0}, found)
+        assert (gap.error, gap.why) == (None, "It was not kept.")
+    assert effect({"ours": 1.0}, steps_to_reach(frame, NAMES, "B")).value == 12.5
+
+
+def test_a_baseline_without_a_seed_of_the_others_is_named():
+    with pytest.raises(InvalidValueError, match=r"the seeds of ours, got 'B without \[1\]'"):
+        steps_to_reach(BOTH.query("variant == 'A' or seed == 0"), NAMES, "B")
+    with pytest.raises(InvalidValueError, match=r"'C without \[0, 1\]'"):
+        steps_to_reach(BOTH, NAMES, "C")
 
 
 def test_of_a_training(own):
-    """The curve that a evaluator makes, from before the first step."""
+    """What an evaluator keeps along the way comes back as rows, from before the first step."""
     seen = iter(range(100))
-    evaluator = Evaluator("count", 2, lambda model: {"score": next(seen)})
+
+    def measure(model):
+        return kept_along({"count": Outcomes.of_values(next(seen) + ITEMS, range(20))})
+
+    evaluator = Evaluator("count", 2, measure)
     made = trained(stage(own, "reconstruction", steps=6), model=tiny("anchor"), evaluator=evaluator).curve
-    assert made["step"].tolist() == [0, 2, 4, 6]
-    assert area(made, ["stage"])["score"].tolist() == [1.5]
-    assert steps_to_reach(made, 2.5, ["stage"])["steps"].tolist() == [5]
-
-
-@pytest.mark.parametrize("function", [area, lambda rows, by: steps_to_reach(rows, 1, by)])
-def test_rows_that_make_no_curves(function):
-    with pytest.raises(InvalidValueError, match=r"rows: expected the columns variant, seed, step, score, .* Add step"):
-        function(FOUR[0].drop(columns="step"), BY)
-    with pytest.raises(InvalidValueError, match="expected columns that leave one row a step"):
-        function(pd.concat(FOUR), ["variant"])
-    for wrong in (np.nan, np.inf):
-        with pytest.raises(InvalidValueError, match="expected a finite number as score and step in every row, got"):
-            function(curve([0, 1], [1, wrong]), BY)
-    with pytest.raises(InvalidValueError, match="expected a finite number as score and step in every row, got 'none'"):
-        function(curve([], []), BY)
-
-
-def test_curves_that_can_not_be_compared():
-    with pytest.raises(InvalidValueError, match="expected curves of at least two steps, got 1"):
-        area(curve([0], [1]), BY)
-    rows = pd.concat([curve([0, 1, 2], [1, 2, 3]), curve([0, 2], [1, 2], variant="b")])
-    with pytest.raises(InvalidValueError, match=r"same steps, \[0.0, 1.0, 2.0\], got .*\[0.0, 2.0\] for \('b', 0\)"):
-        area(rows, BY)
-
-
-@pytest.mark.parametrize("level", [np.nan, np.inf, True, None, "50"])
-def test_a_level_that_is_none(level):
-    with pytest.raises(InvalidValueError, match="level: expected a number in the units of score"):
-        steps_to_reach(FOUR[0], level, BY)
+    found = curve(made).assign(source="this run", variant="A", seed=0)
+    assert found[["metric", "task"]].drop_duplicates().to_numpy().tolist() == [["curve", "count"]]
+    assert found["step"].tolist() == [0, 2, 4, 6]
+    assert found["score"].tolist() == pytest.approx([0, 1, 2, 3])
+    assert value(heights(found, {"it": "A"})["it"]) == pytest.approx(1.5)
+    assert value(steps_to_reach(found, {"it": "A"}, "A")["it"]) == pytest.approx(6)
+    np.testing.assert_allclose(found["outcomes"].iloc[3].values, 3 + ITEMS, atol=2e-3)

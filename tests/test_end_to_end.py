@@ -33,7 +33,7 @@ def check_results(folder):
     assert all(path.stat().st_size for path in figures)
     claims = json.loads((folder / "claims.json").read_text(encoding="utf-8"))
     assert claims
-    assert {claim["verdict"] for claim in claims} <= {"reproduced", "partly", "not reproduced"}
+    assert {claim["verdict"] for claim in claims} <= {"supported", "contradicted", "inconclusive"}
     manifest = json.loads((folder / "manifests" / "00_start.json").read_text(encoding="utf-8"))
     wanted = {"seed": 0, "scale": "quick", "backbone": "tiny-llama"}
     assert manifest["parameters"].items() >= wanted.items()

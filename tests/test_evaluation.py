@@ -1,4 +1,4 @@
-"""Evaluation: mteb's scores, intervals against a naive bootstrap, instructions, suites, and bad input."""
+"""Evaluation: mteb's scores with their outcomes by item, comparisons, instructions, suites, and bad input."""
 
 import random
 from collections import Counter
@@ -11,15 +11,14 @@ import torch
 from datasets import Dataset
 from mteb.abstasks import AbsTaskPairClassification
 from mteb.abstasks.clustering_legacy import AbsTaskClusteringLegacy
-from scipy.stats import spearmanr
-from sklearn.metrics import average_precision_score
+from scipy.stats import spearmanr, t
 
 import workbook
 from workbook.corpora import authored
 from workbook.errors import InvalidValueError, MissingDataError, UnknownNameError
-from workbook.evaluation import SUITES, average, compare, evaluate, tasks
-from workbook.evaluation.intervals import of_resampled
-from workbook.evaluation.outcomes import Outcomes, average_precision, mean, spearman, units
+from workbook.evaluation import OFFLINE_SUITES, SUITES, average, compare, evaluate, tasks
+from workbook.evaluation.effects import Quantity, effect
+from workbook.evaluation.outcomes import Outcomes
 from workbook.scale import get_scale
 
 QUICK = get_scale("quick").model_copy(update={"resamples": 100})
@@ -43,7 +42,7 @@ def encoder():
 
 @pytest.fixture(scope="module")
 def plain(model, docs):
-    """A model on the whole suite, without instructions."""
+    """A model on both offline suites, without instructions."""
     return evaluate(model, scale=QUICK, instructions=None, name="tiny")
 
 
@@ -53,7 +52,7 @@ def plain(model, docs):
 def test_one_row_a_task_of_every_type(plain):
     columns = ["model", "suite", "task", "type", "metric", "score", "low", "high", "items", "seconds"]
     assert list(plain.columns) == columns
-    assert tuple(plain["task"]) == SUITES["docs"].tasks
+    assert dict(plain.groupby("suite")["task"].agg(tuple)) == {name: SUITES[name].tasks for name in OFFLINE_SUITES}
     assert set(plain["type"]) == {
         "Retrieval", "Reranking", "PairClassification", "Clustering", "Classification", "STS"
     }  # fmt: skip
@@ -68,7 +67,9 @@ def test_scores_are_those_of_mteb(plain, model):
     before = model.max_seq_length
     model.max_seq_length = QUICK.max_length
     try:
-        result = mteb.evaluate(model, tasks("docs", QUICK), cache=None, co2_tracker=False, show_progress_bar=False)
+        result = mteb.evaluate(
+            model, tasks(OFFLINE_SUITES, QUICK), cache=None, co2_tracker=False, show_progress_bar=False
+        )
     finally:
         model.max_seq_length = before
     expected = {task.task_name: 100 * task.get_score() for task in result.task_results}
@@ -97,7 +98,7 @@ def test_unnamed_models_do_not_share_results(plain):
 
 def test_retrieval_and_sts_by_hand(plain, model):
     model.max_seq_length = QUICK.max_length
-    retrieval, *_, sts = tasks("docs", QUICK)
+    retrieval, *_, sts = tasks(OFFLINE_SUITES, QUICK)
     data = retrieval.dataset["default"]["test"]
     queries, documents = (model.encode(list(data[part]["text"])) for part in ("queries", "corpus"))
     one, two = (model.encode(list(sts.dataset["test"][column])) for column in ("sentence1", "sentence2"))
@@ -115,41 +116,21 @@ def test_retrieval_and_sts_by_hand(plain, model):
     assert plain["score"].iloc[-1] == pytest.approx(100 * expected, abs=0.01)
 
 
-@pytest.mark.parametrize("ties", [False, True])
-def test_statistics_over_counts_are_those_over_drawn_rows(ties):
-    random = np.random.default_rng(3)
-    values = random.normal(size=30).round(0 if ties else 9)
-    grades, labels = random.integers(0, 6, 30).astype(float), random.integers(0, 2, 30).astype(float)
-    drawn = random.integers(30, size=(20, 30))
-    counts = np.stack([np.bincount(row, minlength=30) for row in drawn]).astype(float)
-    expected = [values[row].mean() for row in drawn]
-    np.testing.assert_allclose(mean(counts, values), expected)
-    expected = [spearmanr(values[row], grades[row]).statistic for row in drawn]
-    np.testing.assert_allclose(spearman(counts, values, grades), expected)
-    expected = [average_precision_score(labels[row], values[row]) for row in drawn]
-    np.testing.assert_allclose(average_precision(counts, values, labels), expected)
+def test_intervals_are_those_of_effects(plain):
+    outcomes = plain.attrs["outcomes"]
+    assert all(one.reproduces_score() for one in outcomes.values())
+    for row in plain.itertuples():
+        found = effect({"it": 1.0}, {"it": Quantity.of(outcomes[row.task])}, QUICK.resamples)
+        assert (row.low, row.high) == (max(found.low, -100), min(found.high, 100))
 
 
-def test_intervals_are_those_of_a_naive_bootstrap():
-    right = np.random.default_rng(0).integers(0, 2, 40).astype(float)
-    outcomes = Outcomes(right.mean(), "mean", right, None, None, 40, "", "", resamples=4000, seed=1)
-    naive = [np.random.default_rng(seed).choice(right, 40).mean() for seed in range(4000)]
-    assert of_resampled(outcomes.resampled()) == pytest.approx(1.96 * np.std(naive), rel=0.05)
-
-
-def test_items_of_a_group_are_drawn_together():
-    values, groups = np.repeat([0.0, 1.0, 1.0, 0.0], 5), np.repeat(np.arange(4), 5)
-    outcomes = Outcomes(0.5, "mean", values, None, groups, 20, "", "", resamples=50, seed=1)
-    assert set(outcomes.resampled()) <= {0, 0.25, 0.5, 0.75, 1}
-
-
-@pytest.mark.parametrize(
-    ("statistic", "values", "gold"), [("spearman", [1, 1], [0, 1]), ("average_precision", [1, 2], [0, 0])]
-)
-def test_what_is_undefined_has_no_interval(statistic, values, gold):
-    undefined = Outcomes(np.nan, statistic, np.array(values), np.array(gold), None, 2, "", "", resamples=10, seed=0)
-    assert not undefined.reproduces_score()
-    assert np.isnan(of_resampled(undefined.resampled()))
+@pytest.mark.filterwarnings("ignore:An input array is constant")
+def test_vectors_that_are_all_equal_have_no_correlation():
+    blind = build()
+    blind[0].decoder.norm.weight.data.zero_()
+    frame = evaluate(blind, "ParaphraseLadder", scale=QUICK)
+    assert frame[["score", "low", "high"]].isna().all(axis=None)
+    assert compare(frame, frame)[["difference", "low", "high"]].isna().all(axis=None)
 
 
 # Comparing
@@ -157,8 +138,8 @@ def test_what_is_undefined_has_no_interval(statistic, values, gold):
 
 def test_a_model_does_not_differ_from_itself(plain):
     frame = compare(plain, plain)
-    assert list(frame["task"]) == [*plain["task"], "average"]
-    assert (frame[["difference", "low", "high"]] == 0).all(axis=None)
+    assert list(frame["task"]) == [*plain["task"], *OFFLINE_SUITES]
+    assert (frame[["difference", "low", "high", "detectable"]] == 0).all(axis=None)
 
 
 def test_paired_differences(plain):
@@ -166,102 +147,62 @@ def test_paired_differences(plain):
     frame = compare(plain.round(6), other)
     expected = plain["score"].iloc[:2].to_numpy() - other["score"].to_numpy()
     np.testing.assert_allclose(frame["difference"], [*expected, expected.mean()], atol=1e-6)
+    assert list(frame["task"]) == ["DocsRetrieval", "DocsReranking", "docs"]
     one, two = (source.attrs["outcomes"]["DocsRetrieval"] for source in (plain, other))
-    drawn = np.random.default_rng([0, *one.units.encode()]).integers(QUICK.queries, size=(100, QUICK.queries))
-    naive = [(one.values[row] - two.values[row]).mean() for row in drawn]
-    assert frame["high"].iloc[0] - frame["difference"].iloc[0] == pytest.approx(198.4 * np.std(naive, ddof=1), rel=0.01)
+    gaps = one.values - two.values
+    error = 100 * gaps.std(ddof=1) / np.sqrt(len(gaps))
+    half = frame["high"].iloc[0] - frame["difference"].iloc[0]
+    assert half == pytest.approx(t.ppf(0.975, len(gaps) - 1) * error, rel=0.3)  # of a hundred resamples
     widths = frame["high"] - frame["low"]
     assert widths.iloc[2] > 0.71 * widths.iloc[:2].mean(), "tasks over the same queries are not independent"
 
 
 def test_tasks_over_the_same_queries_share_their_draws(plain):
-    outcomes = plain.attrs["outcomes"]
-    named = {task: outcome.units for task, outcome in outcomes.items()}
+    named = {task: outcome.units for task, outcome in plain.attrs["outcomes"].items()}
     assert named["DocsRetrieval"] == named["DocsReranking"] == named["DocsPairs"]
     assert len(set(named.values())) == 4
 
 
-def made(texts, values, statistic="mean", resamples=2000):
-    """A frame of tasks as evaluate gives it, one outcome for each text."""
-    outcomes = {
-        name: Outcomes(np.mean(value), statistic, value, None, None, len(value), units(text), name, resamples, 0)
-        for name, text, value in zip("abc", texts, values, strict=False)
-    }
-    sizes = {"score": [100 * np.mean(value) for value in values], "items": [len(value) for value in values]}
-    frame = pd.DataFrame({"model": "made", "task": list(outcomes), "type": "", "metric": "", **sizes, "seconds": 1.5})
-    frame.attrs["outcomes"] = outcomes
-    return frame
-
-
-def test_tasks_over_other_items_are_independent():
-    values = np.random.default_rng(0).integers(0, 2, 40).astype(float)
-    ours, others = [f"ours {i}" for i in range(40)], [f"other {i}" for i in range(40)]
-    frame = made([ours, ours, others], [values] * 3)
-    same, again, other = (outcome.resampled() for outcome in frame.attrs["outcomes"].values())
-    np.testing.assert_array_equal(same, again)
-    assert abs(np.corrcoef(same, other)[0, 1]) < 0.1
-
-
-@pytest.mark.parametrize("statistic", ["mean", "replicates"])
-@pytest.mark.parametrize(("texts", "factor"), [(["x", "x"], 1), (["x", "y"], 0.5**0.5)])
-def test_the_average_is_narrower_over_unrelated_tasks_only(statistic, texts, factor):
-    values = np.random.default_rng(0).integers(0, 2, 10).astype(float)
-    first, second = (made(texts, [v] * 2, statistic, 10_000) for v in (values, np.zeros(10)))
-    frame = compare(first, second)
-    widths = (frame["high"] - frame["low"]).to_numpy()
-    alone = widths[:2].mean() / (2.262 if statistic == "replicates" else 1.96) * 1.96
-    assert widths[2] == pytest.approx(factor * alone, rel=0.02)
-
-
 def test_only_the_same_items_can_be_compared(plain, model):
-    other = evaluate(model, "DocsRetrieval", scale=QUICK, instructions=None, seed=1)
-    with pytest.raises(InvalidValueError, match="DocsRetrieval: expected the texts, seed and resamples of first"):
-        compare(plain, other)
+    few = evaluate(model, "DocsRetrieval", scale=QUICK.model_copy(update={"queries": 5}), instructions=None)
+    with pytest.raises(InvalidValueError, match="quantities on DocsRetrieval: expected the same items"):
+        compare(plain, few)
     with pytest.raises(InvalidValueError, match="Compare before"):
-        compare(plain, pd.concat([plain, other]))
+        compare(plain, pd.concat([plain, few]))
     with pytest.raises(InvalidValueError, match="with one of the tasks"):
-        compare(plain[plain["type"] == "STS"], other)
+        compare(plain[plain["type"] == "STS"], few)
 
 
 # Averaging
 
 
-@pytest.mark.parametrize("statistic", ["mean", "replicates"])
-@pytest.mark.parametrize("texts", [["x", "x", "x"], ["x", "y", "x"], ["x", "y", "z"]])
-def test_an_average_is_the_difference_from_a_model_that_scores_nothing(statistic, texts):
-    values = np.random.default_rng(1).integers(0, 2, (3, 40)).astype(float)
-    scores, nothing = (made(texts, list(v), statistic) for v in (values, np.zeros_like(values)))
-    (found,) = average(scores).itertuples(index=False)
-    expected = compare(scores, nothing).iloc[-1]
-    assert (found.model, found.task, found.type, found.metric) == ("made", "average", "", "")
-    assert (found.items, found.seconds) == (120, 4.5)
-    assert (found.score, found.low, found.high) == pytest.approx(tuple(expected[["difference", "low", "high"]]))
+def test_suites_are_averaged_apart(plain):
+    found = average(plain)
+    assert list(found.columns) == list(plain.columns)
+    assert found[["task", "suite", "type", "metric"]].to_numpy().tolist() == [
+        [name, name, "", ""] for name in OFFLINE_SUITES
+    ]
+    for name, row in zip(OFFLINE_SUITES, found.itertuples(), strict=True):
+        part = plain[plain["suite"] == name]
+        assert row.score == pytest.approx(part["score"].mean())
+        assert (row.items, row.seconds) == (part["items"].sum(), pytest.approx(part["seconds"].sum()))
+        assert part["low"].mean() < row.low < row.score < row.high < part["high"].mean()
+    turned = average(plain[::-1]).set_index("task").loc[list(OFFLINE_SUITES)]
+    assert turned[["score", "low", "high"]].to_numpy() == pytest.approx(found[["score", "low", "high"]].to_numpy())
 
 
-def test_an_average_does_not_depend_on_the_order_and_is_narrower_than_its_tasks(plain):
-    (found,) = average(plain).itertuples(index=False)
-    assert list(average(plain).columns) == list(plain.columns)
-    assert found.score == pytest.approx(plain["score"].mean())
-    assert found.items == plain["items"].sum()
-    (turned,) = average(plain[::-1]).itertuples(index=False)
-    assert turned[5:8] == pytest.approx(found[5:8])
-    widths = (plain["high"] - plain["low"]).to_numpy()
-    assert widths.mean() > found.high - found.low > np.sqrt((widths**2).sum()) / len(widths)
-
-
-def test_an_average_of_one_task_is_that_task(plain):
-    (task,), (found,) = plain[2:3].itertuples(index=False), average(plain[2:3]).itertuples(index=False)
-    assert (found.score, found.items) == (pytest.approx(task.score), task.items)
-    assert found.high - found.low == pytest.approx(task.high - task.low, rel=0.02)
+def test_single_tasks_make_no_average(plain, model):
+    assert average(plain[2:3]).empty
+    assert average(evaluate(model, ["DocsRetrieval", "ParaphraseLadder"], scale=QUICK, instructions=None)).empty
 
 
 def test_an_average_over_a_task_without_items_has_no_interval(plain):
     scores = plain.copy()
-    unknown = Outcomes(0.5, "none", np.zeros(0), None, None, 0, "", "", resamples=10, seed=0)
+    unknown = Outcomes.none(50.0, "It can't be taken apart.")
     scores.attrs["outcomes"] = plain.attrs["outcomes"] | {"DocsPairs": unknown}
-    (found,) = average(scores).itertuples(index=False)
-    assert found.score == pytest.approx(plain["score"].mean())
-    assert np.isnan([found.low, found.high]).all()
+    docs, other = average(scores).itertuples(index=False)
+    assert np.isnan([docs.low, docs.high]).all()
+    assert np.isfinite([docs.score, other.low, other.high]).all()
 
 
 def test_only_what_evaluate_gave_can_be_averaged(plain):
@@ -282,7 +223,7 @@ def test_queries_carry_the_instruction_and_no_text_is_read_twice(model, monkeypa
         return preprocess(texts, prompt=prompt, **kwargs)
 
     monkeypatch.setattr(model[0], "preprocess", spy)
-    frame = evaluate(model, scale=LONG)
+    frame = evaluate(model, scale=LONG)  # both suites have the same set of instructions
     assert max(read.values()) == 1
     known = authored.instructions("docs").set_index("task")["instruction"]
     assert {prompt for _, prompt in read} == {None, *known[list(frame["task"])]}
@@ -313,7 +254,7 @@ def test_every_task_of_a_suite_has_its_instruction(suite):
 
 def test_the_papers_suites_are_complete():
     sizes = {name: len(set(suite.tasks)) for name, suite in SUITES.items()}
-    assert sizes == {"docs": 6, "english": 11, "llm2vec-15": 15, "mini-41": 41, "lens-7": 7, "mteb-56": 56}
+    assert sizes == {"docs": 3, "other": 3, "english": 11, "llm2vec-15": 15, "mini-41": 41, "lens-7": 7, "mteb-56": 56}
     benchmark = {task.metadata.name for task in mteb.get_benchmark("MTEB(eng, v1)").tasks}
     assert set(SUITES["mteb-56"].tasks) == benchmark
     for name in ("llm2vec-15", "mini-41", "lens-7"):
@@ -323,7 +264,7 @@ def test_the_papers_suites_are_complete():
 
 
 def test_a_smaller_scale_takes_a_part_of_a_larger_one(docs):
-    small, large = (tasks("docs", scale) for scale in ("quick", "cpu"))
+    small, large = (tasks(OFFLINE_SUITES, scale) for scale in ("quick", "cpu"))
     for part in ("queries", "corpus"):
         one, other = (set(made[0].dataset["default"]["test"][part]["id"]) for made in (small, large))
         assert one < other
@@ -333,7 +274,7 @@ def test_a_smaller_scale_takes_a_part_of_a_larger_one(docs):
 
 
 def test_tasks_are_balanced(docs):
-    made = {task.metadata.name: task.dataset for task in tasks("docs", "cpu")}
+    made = {task.metadata.name: task.dataset for task in tasks(OFFLINE_SUITES, "cpu")}
     assert len(set(Counter(made["TopicClustering"]["test"]["labels"]).values())) == 1
     for split in ("train", "test"):
         assert np.mean(made["ReviewClassification"][split]["label"]) == 0.5

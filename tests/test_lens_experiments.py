@@ -18,25 +18,31 @@ def model():
     return workbook.build("lens", "tiny-llama", pooling_options={"clusters": 40})
 
 
+def of_order(rows, order):
+    """The clusters that hold a token of each query, and the words that are shown."""
+    rows = rows[rows["task"] == order].set_index("metric")
+    return rows.loc["own", "outcomes"], rows.loc[["named"], "text"].tolist()
+
+
 def test_keywords_counts_what_the_probe_shows(model):
-    rows = keywords(model, SIZES, top=6, shown=2).query("order == 'heaviest'")
+    held, named = of_order(keywords(model, SIZES, top=6, shown=2), "heaviest")
     queries = load_docs().split("dev")["query"].head(12).tolist()
     [instruction] = instructions("docs").query("task == 'DocsRetrieval'")["instruction"]
     probed = probes.top_clusters(model, queries, instruction, top=6).groupby("text")["own"].sum()
-    assert rows["correct"].tolist() == probed.tolist()
+    assert held.values.tolist() == probed.tolist()
+    assert (held.items, held.score) == (12, pytest.approx(100 * probed.sum() / 72))
     assert probed.nunique() > 1
-    stars = rows["named"].str.count(r"\*").tolist()
-    assert stars == [*probed.tolist()[:2], *[0] * 10]
+    assert [text.count("*") for text in named] == probed.tolist()[:2]
 
 
 def test_telling_clusters_are_above_their_mean(model):
-    rows = keywords(model, SIZES, top=3).query("order == 'telling'")
+    held, _ = of_order(keywords(model, SIZES, top=3), "telling")
     queries = load_docs().split("dev")["query"].head(12).tolist()
     [instruction] = instructions("docs").query("task == 'DocsRetrieval'")["instruction"]
     weights = model.encode(queries, prompt=instruction)
     best = np.argsort(weights.mean(0) - weights, axis=1)[:, :3]
     ids = model[0].tokenizer(queries, add_special_tokens=False)["input_ids"]
     own = [{*model[1].clusters[row].tolist()} for row in ids]
-    assert rows["correct"].tolist() == [
-        sum(cluster in held for cluster in row) for row, held in zip(best.tolist(), own, strict=True)
+    assert held.values.tolist() == [
+        sum(cluster in one for cluster in row) for row, one in zip(best.tolist(), own, strict=True)
     ]

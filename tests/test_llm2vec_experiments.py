@@ -1,6 +1,7 @@
 """What the experiments of notebook 02 measure, on a tiny backbone."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import workbook
@@ -10,7 +11,7 @@ from workbook.corpora.authored import future_tokens
 from workbook.corpora.roles import load_roles
 from workbook.evaluation import offline
 from workbook.experiments import llm2vec
-from workbook.experiments.suite import read_once
+from workbook.experiments.suite import curve, read_once
 from workbook.scale import get_scale
 
 SIZES = get_scale("quick").model_copy(update={"max_length": 200, "queries": 8, "documents": 12, "texts": 12})
@@ -26,11 +27,11 @@ def test_by_pooling_gives_what_each_pooling_gives_by_itself(model):
     assert rows["pooling"].unique().tolist() == list(llm2vec.POOLINGS)
     for pooling, template in (("mean", "plain"), ("weighted_mean", "plain"), ("last_token", "eos")):
         alone = workbook.build("mean", "tiny-llama", attention="bidirectional", pooling=pooling, template=template)
-        scores = evaluation.evaluate(alone, "docs", scale=SIZES, progress=False)
-        ours = rows[rows["pooling"] == pooling.replace("_", "-")].set_index("task")
-        assert ours.loc[scores["task"], "score"].tolist() == pytest.approx(scores["score"].tolist(), abs=1e-3)
-        assert ours.loc["average", "score"] == pytest.approx(scores["score"].mean(), abs=1e-3)
-        assert ours.loc["average", "low"] < ours.loc["average", "score"] < ours.loc["average", "high"]
+        scores = evaluation.evaluate(alone, scale=SIZES, instructions="docs", progress=False)
+        ours = rows[rows["pooling"] == pooling.replace("_", "-")]
+        assert ours["task"].tolist() == scores["task"].tolist()
+        assert ours["score"].tolist() == pytest.approx(scores["score"].tolist(), abs=1e-3)
+        assert all(one.reproduces_score() for one in ours["outcomes"])
 
 
 def test_a_second_pooling_of_the_same_texts_costs_no_second_reading(model):
@@ -55,25 +56,28 @@ def test_a_second_pooling_of_the_same_texts_costs_no_second_reading(model):
 
 @pytest.mark.parametrize(("measure", "shifted"), [(llm2vec.words, False), (llm2vec.shifted_words, True)])
 def test_words_are_counted_by_sentence(model, measure, shifted):
-    rows = measure(model, SIZES)
+    [row] = measure(model, SIZES).itertuples()
     roles = load_roles()
     scored = probes.word_probe(model, roles.split("train")[:48], roles.split("test")[:24], shifted=shifted)
-    assert rows["words"].sum() == len(scored)
-    assert rows["correct"].sum() == scored["correct"].sum()
-    assert (rows["correct"] <= rows["words"]).all()
+    assert row.score == pytest.approx(100 * scored["correct"].mean())
+    by_sentence = scored.groupby("sentence")["correct"].agg(["sum", "size"])
+    assert row.outcomes.values.tolist() == by_sentence["sum"].tolist()
+    assert row.outcomes.gold.tolist() == by_sentence["size"].tolist()
+    assert (row.items, row.outcomes.statistic) == (len(by_sentence), "ratio")
 
 
 def test_inside_holds_the_prefix_test_and_the_layers(model):
-    rows = llm2vec.inside(model, SIZES)
-    prefix, layers = (rows[rows["probe"] == probe] for probe in ("prefix", "layer"))
-    expected = probes.prefix_test(model, future_tokens())["correct"]
-    assert prefix["value"].tolist() == expected.tolist()
+    rows = llm2vec.inside(model, SIZES).set_index("task")
+    expected = probes.prefix_test(model, future_tokens())
+    for task, column, factor in (("prefix", "correct", 100), ("margin", "margin", 1)):
+        assert rows.loc[task, "outcomes"].values.tolist() == pytest.approx(expected[column].tolist(), abs=1e-6)
+        assert rows.loc[task, "score"] == pytest.approx(factor * expected[column].mean(), abs=1e-4)
+    layers = rows.loc["layer"]
     moved = probes.layer_cosine(model, llm2vec.paragraphs(SIZES)).query("position > 0 and layer > 0")
     each = moved.groupby(["layer", "text"])[["cosine", "control"]].mean().groupby("layer").mean()
-    assert (
-        layers["place"].tolist() == each.index.tolist() == list(range(1, model[0].decoder.config.num_hidden_layers + 1))
-    )
-    np.testing.assert_allclose(layers[["value", "control"]].to_numpy(float), each.to_numpy(), atol=1e-6)
+    depth = model[0].decoder.config.num_hidden_layers
+    assert layers["layer"].tolist() == each.index.tolist() == list(range(1, depth + 1))
+    np.testing.assert_allclose(layers[["score", "control"]].to_numpy(float), each.to_numpy(), atol=1e-6)
 
 
 def test_layers_are_compared_on_paragraphs_as_in_notebook_01():
@@ -84,9 +88,12 @@ def test_layers_are_compared_on_paragraphs_as_in_notebook_01():
 
 def test_the_watch_measures_retrieval_and_similarity(model):
     evaluator = llm2vec.retrieval_and_sts(SIZES)
-    measured = evaluator.measure(model)
-    assert set(measured) == {"retrieval", "sts"}
-    assert all(-100 <= value <= 100 for value in measured.values())
+    kept = curve(pd.DataFrame([evaluator.measure(model) | {"step": 0, "tokens": 0}])).set_index("task")
+    assert kept.index.tolist() == ["retrieval", "sts"]
+    few = SIZES.model_copy(update={"queries": 4, "documents": 6, "pairs": 100})
+    alone = evaluation.evaluate(model, ["DocsRetrieval", "ParaphraseLadder"], scale=few, instructions="docs")
+    assert kept["score"].tolist() == pytest.approx(alone["score"].tolist())
+    assert [one.items for one in kept["outcomes"]] == alone["items"].tolist()
     assert evaluator.every == 2
 
 

@@ -8,12 +8,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from bs4 import BeautifulSoup
 from IPython.core.interactiveshell import InteractiveShell
 from pydantic import Field
 
 from workbook import figures
 from workbook.errors import InvalidValueError, ModelNotFoundError, OutputError, UnknownNameError
-from workbook.papers import claims
+from workbook.evaluation.effects import Quantity
+from workbook.evaluation.outcomes import Outcomes
+from workbook.evaluation.suites import SUITES
+from workbook.papers import claims, ledger
 from workbook.runs import notebook
 
 GOOD = {"scale": "quick", "backbone": "tiny-llama", "seed": 0, "rerun": False}
@@ -105,24 +109,63 @@ def test_figures_are_numbered_and_shown_once(start, tmp_path, shell, capsys):
     assert capsys.readouterr().out.count("<Figure") == 1
 
 
-def test_claims_are_recorded(start, tmp_path):
+def around(level, *suites):
+    """A quantity with that mean over the items of each task of the suites."""
+    items = level + np.linspace(-0.5, 0.5, 20)
+    tasks = [task for suite in suites for task in SUITES[suite].tasks] or [""]
+    return Quantity.of({task: Outcomes.of_values(items, range(20)) for task in tasks})
+
+
+def test_claims_are_recorded_and_shown(start, tmp_path):
     run = start()
-    assert run.verdicts().columns.tolist() == ["claim", "paper", "measured", "scale", "verdict"]
-    verdict = run.claim("llm2vec-untrained-bidirectional", causal_mean=(37, 35, 39), bidirectional_mean=(16, 14, 18))
-    assert verdict.verdict == "reproduced"
-    assert run.verdicts()["verdict"].tolist() == ["reproduced"]
-    assert run.verdicts()["measured"].item() == "causal_mean 37.0, bidirectional_mean 16.0"
-    assert json.loads((tmp_path / "claims.json").read_text())[0]["measured"]["causal_mean"]["low"] == 35
+    assert run.effects().empty
+    assert run.verdicts().frame.columns.tolist() == ledger.WORDS
+    measured = {"causal_mean": around(37, "docs", "other"), "bidirectional_mean": around(16, "docs", "other")}
+    verdict = run.claim("llm2vec-untrained-bidirectional", **measured)
+    assert verdict.verdict == "supported"
+    assert claims.read(tmp_path / "claims.json") == ([verdict], {})
+    assert verdict.notebook == "01_attention"
+    pd.testing.assert_frame_equal(run.effects(), ledger.effects([verdict]))
+    pd.testing.assert_frame_equal(run.verdicts().frame, ledger.readable(run.effects()))
+    again = run.claim("llm2vec-untrained-bidirectional", **measured | {"causal_mean": 1.0})
+    assert again.verdict == "contradicted"
+    assert run.effects()["verdict"].tolist() == ["contradicted"] * 2, "the latest alone"
 
 
 def test_claims_on_recorded_numbers_are_judged_at_the_scale_of_the_record(start):
     run = start()
-    numbers = {"mntp_mean": (30, 29, 31), "mntp_simcse_mean": (40, 39, 41)}
-    assert run.claim("llm2vec-simcse", **numbers).verdict == "not tested at this scale"
-    assert run.claim("llm2vec-simcse", scale="cpu", **numbers).verdict == "reproduced"
-    assert run.verdicts()["scale"].tolist() == ["cpu"]
+    numbers = {"mntp_mean": around(30, "docs", "other"), "mntp_simcse_mean": around(40, "docs", "other")}
+    assert run.claim("llm2vec-simcse", **numbers).why() == "Scale quick is too small: it needs cpu or more."
+    assert run.claim("llm2vec-simcse", scale="cpu", **numbers).verdict == "supported"
+    assert set(run.effects()["scale"]) == {"cpu"}
+    stuck = {"mntp_mean": "MNTP did not learn."}
+    assert run.claim("llm2vec-simcse", scale="cpu", did_not_learn=stuck, **numbers).why() == "MNTP did not learn."
     with pytest.raises(UnknownNameError, match="scale"):
         run.claim("llm2vec-simcse", scale="cpus", **numbers)
+
+
+def test_all_claims_of_a_paper_on_what_was_measured(start):
+    run = start()
+    measured = {"causal_mean": around(30), "last_token_recency": around(60), "mean_recency": around(55)}
+    made = run.claims("NV-Embed", measured, did_not_learn={"mean_recency": "It did not learn."})
+    assert [verdict.id for verdict in made] == ["nv-embed-recency-bias"]
+    assert [found.verdict for found in made[0].findings.values()] == ["supported", "not tested"]
+    assert run.claims("LENS", measured) == []
+    partly = run.claims("Causal2Vec", {"last_token_recency": around(60)}, scale="cpu")
+    assert [verdict.id for verdict in partly] == ["causal2vec-recency"]
+    assert partly[0].why().startswith("quantities: expected something measured for causal2vec_recency")
+    assert run.verdicts().frame["verdict"].tolist() == ["not tested"] * 2
+
+
+def test_words_are_escaped_wrapped_and_kept_in_lines():
+    words = notebook.Words(pd.DataFrame({"claim": ["a <b>& more", "two"], "here": ["x: +1\ny: +2", "-"]}))
+    assert repr(words) == "claim: a <b>& more\nhere: x: +1 | y: +2\n\nclaim: two\nhere: -"
+    page = BeautifulSoup(words._repr_html_(), "html.parser")
+    rows = [[cell.get_text() for cell in row.find_all("td")] for row in page.tbody.find_all("tr")]
+    assert rows == [["a <b>& more", "x: +1\ny: +2"], ["two", "-"]]
+    assert page.find("b") is None
+    assert "white-space: pre-line" in page.style.get_text()
+    assert words._repr_html_() == words._repr_html_(), "no id that differs from run to run"
 
 
 def test_a_new_start_drops_what_the_notebook_left_before(tmp_path):
@@ -136,7 +179,7 @@ def test_a_new_start_drops_what_the_notebook_left_before(tmp_path):
         run.figure(figures.bars(frame, "x", "y"), "scores", frame)
         run.claim("llm2vec-untrained-bidirectional", causal_mean=37, bidirectional_mean=16)
     start("01_attention")
-    assert [verdict.notebook for verdict in claims.read(tmp_path / "claims.json")] == ["010_other"]
+    assert [verdict.notebook for verdict in claims.read(tmp_path / "claims.json")[0]] == ["010_other"]
     assert {path.name.split("_")[0] for path in (tmp_path / "figures").iterdir()} == {"010"}
 
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -19,9 +20,12 @@ import pytest
 from workbook import backbones, cli, experiments, methods
 from workbook.data import rows
 from workbook.errors import DamagedFileError, MissingDataError, OutputError, UnknownNameError
-from workbook.experiments import Experiment, Record, Variant, grid
+from workbook.evaluation.outcomes import Outcomes, pack
+from workbook.experiments import Experiment, Record, Variant, grid, paired, quantities, records
+from workbook.experiments.suite import kept_along
 from workbook.files import ROOT
 from workbook.methods.chain import Chain
+from workbook.papers import claims
 from workbook.runs import notebook
 from workbook.scale import get_scale
 from workbook.training import Evaluator
@@ -46,8 +50,16 @@ def small(folder, **changes):
 
 
 def vectors(model, sizes):
-    means = model.encode(["a text", "another"]).mean(axis=1)
-    return pd.DataFrame({"text": [1, 2], "score": means, "seed": -1, "seconds": time.time()})
+    made = [Outcomes.of_values(vector, range(len(vector))) for vector in model.encode(["a text", "another"])]
+    rows = {"text": [1, 2], "score": [one.score for one in made], "outcomes": made}
+    return pd.DataFrame(rows | {"seed": -1, "seconds": time.time()})
+
+
+def same(found, expected):
+    """Assert that two frames are equal, outcomes too, which are equal if they are kept alike."""
+    plain = [frame.drop(columns="outcomes") for frame in (found, expected)]
+    pd.testing.assert_frame_equal(*plain)
+    assert [pack([one])[0] for one in found["outcomes"]] == [pack([one])[0] for one in expected["outcomes"]]
 
 
 def corpus(fingerprint):
@@ -101,13 +113,14 @@ def cells(frame):
 
 def test_each_cell_is_computed_once(record, computed):
     frame = record().fill([0, 1])
-    assert list(frame.columns) == ["variant", "seed", "text", "score"]
+    assert list(frame.columns) == ["variant", "seed", "text", "score", "outcomes", "trained"]
+    assert frame["trained"].tolist() == [False] * 2 + [True] * 4
     assert cells(frame) == CELLS, "what is not trained is measured once, whatever the seeds"
     assert list(frame["text"]) == [1, 2] * 3
     assert frame["score"].nunique() == 6
     assert len(computed) == 3
-    pd.testing.assert_frame_equal(record().fill([0, 1]), frame)
-    pd.testing.assert_frame_equal(record().load(), frame)
+    same(record().fill([0, 1]), frame)
+    same(record().load(), frame)
     assert cells(record().fill([1], ("trained",))) == [("trained", 1)]
     assert len(computed) == 3
 
@@ -181,7 +194,8 @@ def test_the_files_are_the_same_in_whatever_order_they_were_filled(record, tmp_p
         return manifest | {"cells": [cell | {"seconds": 0, "written": ""} for cell in manifest["cells"]]}
 
     assert timeless(first.json) == timeless(second.json)
-    assert {path.name for path in first.folder.iterdir()} == {first.csv.name, first.json.name}
+    assert {path.name for path in first.folder.iterdir()} == {first.csv.name, first.json.name, first.npz.name}
+    assert first.npz.read_bytes() == second.npz.read_bytes()
 
 
 def test_a_manifest_tells_what_made_the_numbers_and_nothing_of_the_machine(record, tmp_path):
@@ -226,23 +240,31 @@ def test_a_backbone_in_a_folder_is_recorded_by_its_name(experiment, tmp_path):
 
 def test_a_curve_is_recorded_without_its_seconds(record):
     def evaluator(sizes):
-        return Evaluator("mean", 2, lambda model: {"mean": model.encode("a text").mean()})
+        return Evaluator(
+            "mean", 2, lambda model: kept_along({"mean": Outcomes.of_values(model.encode("a text"), range(32))})
+        )
 
     frame = record(variants=(TRAINED,), measure=None, evaluator=evaluator).fill([0])
-    assert list(frame.columns) == ["variant", "seed", "stage", "step", "tokens", "mean"]
-    assert list(frame["step"]) == [0, 2]
+    assert list(frame.columns) == [
+        *("variant", "seed", "step", "tokens", "metric", "task", "score"),
+        "outcomes",
+        "trained",
+    ]
+    assert frame[["metric", "task", "step"]].to_numpy().tolist() == [["curve", "mean", 0], ["curve", "mean", 2]]
     assert frame["tokens"].iloc[0] == 0
     assert frame["tokens"].iloc[1] > 0
-    assert frame["mean"].nunique() == 2
+    assert frame["score"].nunique() == 2
+    assert [one.score for one in frame["outcomes"]] == pytest.approx(frame["score"].tolist(), rel=1e-4)
+    assert [one.items for one in frame["outcomes"]] == [32, 32]
 
 
 def test_a_curve_stands_behind_what_is_measured_at_the_end(record):
-    evaluator = Evaluator("two", 1, lambda model: {"two": 2.0})
+    evaluator = Evaluator("two", 1, lambda model: kept_along({"two": Outcomes.of_values([1.0, 3.0], "ab")}))
     frame = record(variants=(TRAINED,), evaluator=lambda sizes: evaluator).fill([0])
-    assert list(frame.columns) == ["variant", "seed", "text", "score", "stage", "step", "tokens", "two"]
     assert list(frame["text"].dropna()) == [1, 2]
     assert list(frame["step"].dropna()) == [0, 1, 2]
-    assert frame["two"].notna().equals(frame["text"].isna())
+    assert frame["metric"].eq("curve").equals(frame["text"].isna())
+    assert [one.items for one in frame["outcomes"]] == [32, 32, 2, 2, 2]
 
 
 def test_a_folder_that_cannot_be_written(record, tmp_path):
@@ -298,7 +320,7 @@ def test_processes_share_the_cells_of_a_record(other, record, tmp_path):
     assert ours == [CELLS[:1]], "the third cell alone, while the other process was at the second"
     assert cells(frame) == CELLS
     assert other.wait() == 0
-    pd.testing.assert_frame_equal(record().load(), frame)
+    same(record().load(), frame)
 
 
 def test_a_process_that_dies_leaves_what_it_had_and_no_lock(other, record, computed):
@@ -344,7 +366,7 @@ def test_stale_cells_are_named_never_shown_and_recorded_again(
     assert len(computed) == len(wrong)
     assert cells(after) == CELLS
     assert len(after) == len(before), "the old rows are gone"
-    pd.testing.assert_frame_equal(made.load(), after)
+    same(made.load(), after)
 
 
 READ = ("docs", "roles", "texts/topics.csv", "probes/future_tokens.csv")
@@ -374,7 +396,7 @@ def test_what_is_read_must_be_there(record):
 @pytest.mark.parametrize("other", [("mean-2", 2), ("mean", 1)])
 def test_cells_are_stale_when_another_curve_is_watched(record, other):
     def evaluated(name, every):
-        evaluator = Evaluator(name, every, lambda model: {"mean": model.encode("a text").mean()})
+        evaluator = Evaluator(name, every, lambda model: kept_along({"mean": Outcomes.of_values([0.0, 1.0], "ab")}))
         return record(variants=(TRAINED,), measure=None, evaluator=lambda sizes: evaluator)
 
     evaluated("mean", 2).fill([0])
@@ -468,9 +490,9 @@ def test_rows_that_were_not_written_so_are_refused_and_computed_again(record, co
         ):
             use()
     with pytest.warns(UserWarning, match=r"02_small.*\.csv: expected the rows that were recorded, .* trained, seed 0"):
-        pd.testing.assert_frame_equal(made.fill([0]), frame)
+        same(made.fill([0]), frame)
     assert len(computed) == 3
-    pd.testing.assert_frame_equal(made.load(), frame)
+    same(made.load(), frame)
 
 
 def test_damaged_cells_that_nobody_asks_for_are_dropped(record):
@@ -500,13 +522,13 @@ def test_rows_without_their_manifest_do_not_count(record, computed):
     frame = made.fill([0])
     made.json.write_text(manifest)
     assert cells(made.load()) == CELLS[:1]
-    pd.testing.assert_frame_equal(made.fill([0]), frame)
+    same(made.fill([0]), frame)
     assert len(computed) == 3
     made.json.unlink()
     assert not made.exists()
     with pytest.raises(MissingDataError, match="found none"):
         made.load()
-    pd.testing.assert_frame_equal(made.fill([0]), frame)
+    same(made.fill([0]), frame)
     assert len(computed) == 5
 
 
@@ -545,6 +567,109 @@ def test_experiments_are_found_by_notebook_and_by_name():
     assert [found.name for found in experiments.find(["02_words", "02"])] == ours
 
 
+# Outcomes by item
+
+
+def gap(frame):
+    """The paired difference of the two variants, and the verdict that rests on it."""
+    rows = frame[frame["text"] == 1].assign(source="recorded", task="text")
+    claim = claims.Claim(id="c", paper="P", place="table 1", statement="s", rule=["a > b"], scale="quick")
+    measured = quantities(rows, {"a": "trained", "b": "plain"})
+    return paired(rows, "trained", "plain"), claims.judge(claim, measured, scale="quick")
+
+
+def test_outcomes_survive_the_files(record):
+    made = record()
+    made.fill([0, 1])
+    frame = made.load()
+    again = made.experiment.run(TRAINED, 1, "quick", "tiny-llama", progress=False)
+    for kept, own in zip(frame["outcomes"].iloc[-2:], again["outcomes"], strict=True):
+        np.testing.assert_allclose(kept.values, own.values, rtol=2**-11, atol=1e-6)
+        assert (kept.score, kept.items, kept.digest) == (pytest.approx(own.score, rel=1e-6), 32, own.digest)
+    found, verdict = gap(frame)
+    assert (found.why, found.items, found.seeds) == ("", 32, 2)
+    assert verdict.verdict != "not tested"
+    assert made.csv.read_text().partition("\n")[0] == "variant,seed,text,score"
+
+
+def emptied(path):
+    path.write_bytes(b"")
+
+
+def edited(path):
+    with np.load(path) as file:
+        arrays = {name: array[::-1].copy() for name, array in file.items()}
+    np.savez_compressed(path, **arrays)
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, emptied, edited], ids=["deleted", "emptied", "edited"])
+def test_outcomes_that_were_not_written_so_are_said_and_test_nothing(record, damage):
+    made = record()
+    expected = made.fill([0, 1]).drop(columns="outcomes")
+    damage(made.npz)
+    frame = made.load()
+    pd.testing.assert_frame_equal(frame.drop(columns="outcomes"), expected)
+    assert [one.score for one in frame["outcomes"]] == expected["score"].tolist()
+    found, verdict = gap(frame)
+    assert found.error is None
+    why = r"02_small-quick-tiny-llama\.npz, .*: Expected the outcomes that were recorded, got .*Record it again: python"
+    assert re.match(why, found.why)
+    assert (verdict.verdict, verdict.why()) == ("not tested", found.why)
+
+
+def test_an_old_record_without_outcomes_shows_its_rows_and_tests_nothing(record):
+    made = record()
+    expected = made.fill([0, 1]).drop(columns="outcomes")
+    manifest = json.loads(made.json.read_text())
+    for cell in manifest["cells"]:
+        del cell["outcomes"]
+    made.json.write_text(json.dumps(manifest))
+    made.npz.unlink()
+    frame = made.load()
+    pd.testing.assert_frame_equal(frame.drop(columns="outcomes"), expected)
+    found, verdict = gap(frame)
+    assert found.why.startswith("02_small-quick-tiny-llama.csv keeps no outcomes by item. Record it again: python")
+    assert (found.error, verdict.verdict, verdict.why()) == (None, "not tested", found.why)
+
+
+def test_a_record_measured_on_other_items_than_todays_tests_nothing(record, monkeypatch):
+    made = record(inputs=("docs", "texts/reviews.csv"))
+    made.fill([0, 1])
+    monkeypatch.setitem(grid._CORPORA, "docs", partial(corpus, "another"))
+    frame = made.load(stale=True)
+    found, verdict = gap(frame)
+    assert found.why.startswith("02_small-quick-tiny-llama.csv was measured on other items than today's: docs. Record")
+    assert (found.error, verdict.verdict, verdict.why()) == (None, "not tested", found.why)
+
+
+def test_a_score_without_outcomes_says_so(record):
+    frame = record(measure=lambda model, sizes: vectors(model, sizes).drop(columns="outcomes")).fill([0, 1])
+    assert gap(frame)[0].why == "It has no outcomes by item."
+
+
+def test_the_outcomes_that_the_project_keeps_are_small():
+    """Below 12 MB together, so that a clone stays quick."""
+    assert sum(path.stat().st_size for path in records.RECORDED.glob("*.npz")) < 12e6
+
+
+def test_a_recording_stopped_between_its_files_goes_on(record, computed):
+    """The outcomes are renamed into place first, then the rows, the manifest last."""
+    made = record()
+    made.fill([0], ("plain",))
+    before = {path: path.read_bytes() for path in (made.npz, made.csv, made.json)}
+    expected = made.fill([0])
+    after = {path: path.read_bytes() for path in before}
+    computed.clear()
+    for stopped in (1, 2):  # files that were renamed
+        for place, path in enumerate(before):
+            path.write_bytes((after if place < stopped else before)[path])
+        assert cells(made.load()) == CELLS[:1]
+        assert made.load()["outcomes"].iloc[0].items == 32
+        same(made.fill([0]), expected)
+        assert len(computed) == stopped
+        assert {path: path.read_bytes() for path in (made.npz, made.csv)} == {p: after[p] for p in (made.npz, made.csv)}
+
+
 # In notebooks
 
 
@@ -568,7 +693,7 @@ def test_a_notebook_shows_what_is_recorded(start, record, computed):
     computed.clear()
     run = start(rerun=False)
     expected = frame.assign(source="recorded", label=frame["variant"])
-    pd.testing.assert_frame_equal(run.experiment("02_small", "quick"), expected)
+    same(run.experiment("02_small", "quick"), expected)
     assert run.recorded("02_small", "quick") == record().provenance()
     assert computed == []
 
@@ -584,7 +709,7 @@ def test_a_rerun_stands_beside_what_is_recorded_and_is_kept(start, record, compu
     assert list(both["source"]) == ["recorded"] * 4 + ["this run"] * 2
     assert list(both["label"][-2:]) == ["trained (this run)"] * 2
     expected = alone[alone["variant"] == "trained"].reset_index(drop=True)  # the live variant
-    pd.testing.assert_frame_equal(both[both["source"] == "this run"].reset_index(drop=True), expected)
+    same(both[both["source"] == "this run"].reset_index(drop=True), expected)
     assert computed == []
     assert len(record().load()) == 4, "the project's record is left alone"
 
@@ -650,7 +775,7 @@ def test_a_trial_is_recorded_elsewhere(workbook, tmp_path):
         "record", "02_small", "--scale=quick", "--backbone=tiny-llama", f"--output={tmp_path / 'tried'}"
     )
     assert (code, out.startswith("Recorded: 02_small")) == (0, True)
-    assert {path.suffix for path in (tmp_path / "tried").iterdir()} == {".csv", ".json"}
+    assert {path.suffix for path in (tmp_path / "tried").iterdir()} == {".csv", ".json", ".npz"}
     assert not (tmp_path / "runs").exists()
 
 

@@ -27,8 +27,8 @@ JUDGES = [
     "from pathlib import Path",
     "from workbook.papers import claims",
     'if seed: raise ValueError("before its claim")',
-    'claim = claims.Claim(id="c", paper="P", place="table 1", statement="positive", rule=["a > 0"], scale="quick")',
-    'verdict = claims.judge(claim, {"a": 1.0}, scale="quick", notebook="05_judges")',
+    'claim = claims.get("nv-embed-positive-latents")',
+    'verdict = claims.judge(claim, {"latent_difference": 1.0}, scale="quick", notebook="05_judges")',
     'claims.write([verdict], Path(output_dir, "claims.json"))',
     'for name in ("figures", "manifests"): Path(output_dir, name).mkdir(exist_ok=True)',
     'Path(output_dir, "manifests", "05_judges.json").write_text(\'{"figures": ["05_scores.png"]}\')',
@@ -136,7 +136,7 @@ def judges(tmp_path):
 def test_a_failed_run_shows_nothing_of_an_earlier_one(judges):
     _, output = judges(seed=0)
     assert judges(seed=1)[0] == "failed"
-    assert claims.read(output / "claims.json") == []
+    assert claims.read(output / "claims.json") == ([], {})
     assert not any((output / "manifests").iterdir())
     page = report.write(output).read_text(encoding="utf-8")
     assert "No claim was judged" in page
@@ -151,7 +151,7 @@ def test_a_failed_run_shows_nothing_of_an_earlier_one(judges):
 def test_resumes_only_if_everything_it_left_is_intact(judges):
     _, output = judges()
     assert judges()[0] == "unchanged"
-    other = claims.read(output / "claims.json")[0].model_copy(update={"notebook": "06_other"})
+    other = claims.read(output / "claims.json")[0][0].model_copy(update={"notebook": "06_other"})
     claims.write([other], output / "claims.json")
     (output / "figures" / "06_scores.png").touch()
     assert judges()[0] == "unchanged"  # another notebook's are not its concern
@@ -159,7 +159,7 @@ def test_resumes_only_if_everything_it_left_is_intact(judges):
     assert judges()[0] == "passed"
     (output / "figures" / "05_scores.png").write_bytes(b"another")
     assert judges()[0] == "passed"
-    assert [verdict.notebook for verdict in claims.read(output / "claims.json")] == ["05_judges"]
+    assert [verdict.notebook for verdict in claims.read(output / "claims.json")[0]] == ["05_judges"]
     assert (output / "figures" / "06_scores.png").exists()
 
 
@@ -176,7 +176,9 @@ def test_who_sums_up_waits_for_the_others_and_runs_again_when_they_found_somethi
     source, output = tmp_path / "notebooks", tmp_path / "output"
     source.mkdir()
     write(source / "05_judges.ipynb", "import time; time.sleep(1)", *JUDGES, parameters=PARAMETERS + "\nseed = 0")
-    write(source / "00_sums.ipynb", "from workbook.papers import claims", "claims.read(output_dir + '/claims.json')[0]")
+    write(
+        source / "00_sums.ipynb", "from workbook.papers import claims", "claims.read(output_dir + '/claims.json')[0][0]"
+    )
     sums = nbformat.read(source / "00_sums.ipynb", as_version=4)
     sums.cells[-1].metadata["tags"] = ["sums-up"]
     nbformat.write(sums, source / "00_sums.ipynb")
@@ -187,7 +189,7 @@ def test_who_sums_up_waits_for_the_others_and_runs_again_when_they_found_somethi
 
     assert again() == [("05_judges", "passed"), ("00_sums", "passed")]
     assert again() == [("05_judges", "unchanged"), ("00_sums", "unchanged")]
-    [verdict] = claims.read(output / "claims.json")
+    [verdict] = claims.read(output / "claims.json")[0]
     claims.write([verdict.model_copy(update={"notebook": "06_other"})], output / "claims.json")
     assert again() == [("05_judges", "unchanged"), ("00_sums", "passed")]
 

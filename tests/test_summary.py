@@ -1,4 +1,4 @@
-"""From rows to numbers with intervals: against naive second implementations, simulation and the bootstrap."""
+"""Means over seeds with their intervals: against a naive second implementation, and by simulation."""
 
 import statistics
 
@@ -9,16 +9,13 @@ from scipy.stats import t
 
 from workbook import figures
 from workbook.errors import InvalidValueError
-from workbook.experiments import accuracy, over_seeds
+from workbook.experiments import over_seeds
 
 
 def rows(scores, half=None, **columns):
     """One row a seed, with intervals of the items that are ``half`` wide to each side."""
     frame = pd.DataFrame({"variant": "a", "seed": range(len(scores)), "score": scores, **columns})
     return frame if half is None else frame.assign(low=frame["score"] - half, high=frame["score"] + half)
-
-
-# Over seeds
 
 
 def test_over_seeds_is_students_interval_and_that_of_the_items_in_squares():
@@ -93,61 +90,3 @@ def test_groups_stand_in_the_order_of_their_first_rows_and_none_is_lost():
 def test_rows_that_do_not_suit_are_refused(frame, by, message):
     with pytest.raises(InvalidValueError, match=message):
         over_seeds(frame, by)
-
-
-# Accuracy
-
-
-@pytest.fixture(scope="module")
-def sentences():
-    """200 sentences of 1 to 9 words; how hard one is, all its words share."""
-    random = np.random.default_rng(1)
-    words, share = random.integers(1, 10, 200), random.beta(1, 1, 200)
-    return pd.DataFrame({"sentence": range(200), "words": words, "correct": random.binomial(words, share)})
-
-
-def test_accuracy_is_the_share_of_words_with_the_interval_of_a_bootstrap_over_sentences(sentences):
-    (found,) = accuracy(sentences.assign(variant="a"), ["variant"]).itertuples(index=False)
-    words = [word for row in sentences.itertuples() for word in [1] * row.correct + [0] * (row.words - row.correct)]
-    assert found.score == pytest.approx(100 * statistics.mean(words))
-    drawn = np.random.default_rng(2).integers(200, size=(4000, 200))
-    counts = sentences[["correct", "words"]].to_numpy()[drawn].sum(axis=1)
-    spread = 196 * np.std(counts[:, 0] / counts[:, 1])
-    assert found.high - found.score == pytest.approx(spread, rel=0.05)
-    assert found.score - found.low == pytest.approx(spread, rel=0.05)
-    alone = 196 * statistics.stdev(words) / len(words) ** 0.5
-    assert spread > 1.3 * alone, "words of a sentence are not independent"
-
-
-def test_single_words_have_the_binomial_interval():
-    frame = pd.DataFrame({"variant": "a", "sentence": range(400), "words": 1, "correct": [1, 0, 1, 1] * 100})
-    expected = 100 * 1.959964 * (0.75 * 0.25 / 400) ** 0.5
-    assert accuracy(frame, ["variant"]).to_numpy().tolist() == [
-        ["a", 75, pytest.approx(75 - expected), pytest.approx(75 + expected)]
-    ]
-
-
-def test_what_is_all_right_has_no_width(sentences):
-    frame = sentences.assign(variant="a", correct=sentences["words"])
-    assert accuracy(frame, ["variant"]).to_numpy().tolist() == [["a", 100, 100, 100]]
-
-
-def test_accuracy_by_seed_goes_on_to_over_seeds(sentences):
-    frame = pd.concat([sentences.assign(variant="a", seed=seed) for seed in range(3)])
-    by_seed = accuracy(frame, ["variant", "seed"])
-    assert list(by_seed.columns) == ["variant", "seed", "score", "low", "high"]
-    (one, *_), (all_seeds,) = by_seed.itertuples(index=False), over_seeds(by_seed, ["variant"]).itertuples(index=False)
-    assert (all_seeds.low, all_seeds.high) == pytest.approx((one.low, one.high))
-    assert all_seeds.seeds == 3
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda frame: frame.drop(columns="words"), r"the columns variant, sentence, words, correct.*Add words\."),
-        (lambda frame: pd.concat([frame, frame]), "expected columns that leave one row a sentence"),
-    ],
-)
-def test_sentences_that_do_not_suit_are_refused(sentences, change, message):
-    with pytest.raises(InvalidValueError, match=message):
-        accuracy(change(sentences.assign(variant="a")), ["variant"])

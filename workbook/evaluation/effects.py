@@ -32,7 +32,7 @@ class Estimate(BaseModel):
     """A measured number, with what is needed for an interval of any level.
 
     Attributes:
-        value: The number.
+        value: The number; NaN if it is not defined, such as a correlation of vectors that are all equal.
         error: Its standard error; 0 for a number without sampling error, None if it is not known.
         freedom: Degrees of freedom of the error; None for very many.
         items: Number of items behind it.
@@ -40,11 +40,11 @@ class Estimate(BaseModel):
         why: Why the error is not known, a sentence for readers.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     value: float
-    error: float | None = Field(default=0.0, ge=0)
-    freedom: float | None = Field(default=None, ge=1)
+    error: float | None = Field(default=0.0, ge=0, allow_inf_nan=False)
+    freedom: float | None = Field(default=None, ge=1, allow_inf_nan=False)
     items: int = 0
     seeds: int = 1
     why: str = ""
@@ -157,8 +157,8 @@ def effect(
         seed: Of the bootstrap.
 
     Returns:
-        The effect. Its error is not known if a quantity has no outcomes by item, or if quantities that were trained
-        have only one seed in common.
+        The effect. Its error is not known if a quantity has no outcomes by item or no defined score, or if quantities
+        that were trained have only one seed in common.
 
     Raises:
         InvalidValueError: A quantity is absent, or two were measured on other tasks or items, or trained with other
@@ -182,20 +182,22 @@ def effect(
         return np.stack([sum(w * number(of_one[n][task]) for w, of_one in signed) for n in range(len(seeds))])
 
     count, first = len(seeds), tables[0][0]
-    scores = constant + np.mean([of_seeds(task, lambda one: one.score) for task in tasks], axis=0)
+    by_task = {task: of_seeds(task, lambda one: one.score) for task in tasks}
+    if undefined := [task for task, of_task in by_task.items() if not np.isfinite(of_task).all()]:
+        why = why or f"The score of {', '.join(filter(None, undefined)) or 'it'} is not a number."
+    scores = constant + np.mean(list(by_task.values()), axis=0)
     found = {"value": float(scores.mean()), "items": sum(one.items for one in first.values()), "seeds": count}
     if several and count == 1:
         why = why or "It was trained with one seed only: what another training would give is not known."
     if why:
         return Estimate(**found, error=None, why=why)
     # Tasks over the same units are resampled together, which keeps their correlation.
-    together: dict[tuple[str, int], np.ndarray] = {}
+    together: dict[tuple[str, int, int], np.ndarray] = {}
     for task in tasks:
         resampled = of_seeds(task, lambda one: one.resampled(resamples, seed)) / len(tasks)
-        key = first[task].units, resampled.shape[1]
+        key = first[task].units, first[task].drawn, resampled.shape[1]
         together[key] = together.get(key, 0) + resampled
-    drawn = {first[task].units: first[task].drawn for task in tasks}
-    parts = [_of_items(resampled, drawn[units]) for (units, _), resampled in together.items()]
+    parts = [_of_items(resampled, drawn) for (_, drawn, _), resampled in together.items()]
     items, alone = (sum(part[n] for part in parts) for n in (0, 1))
     by_seed = float(scores.var(ddof=1)) / count if count > 1 else 0.0
     # What an item does to one seed alone is in both: all of it in alone, its count-th part in items and in by_seed.

@@ -106,7 +106,8 @@ class Outcomes:
     Attributes:
         score: The task's score, in its own unit: points for the tasks of mteb, nats for a loss.
         statistic: The statistic of the items that is the score, a key of :data:`STATISTICS`; ``replicates`` if
-            ``values`` are the scores of mteb's own resamples (clustering); or ``none`` if there are no outcomes.
+            ``values`` are scores of resamples that were drawn before (by mteb, for clustering); or ``none`` if there
+            are no outcomes.
         values: float64 (items,): outcome of each query or text, or similarity of each pair.
         gold: float64 (items,): gold score, label or weight of each item; None if not needed.
         groups: int (items,), from 0: items of one group are drawn together, because they share a text; None draws
@@ -169,7 +170,9 @@ class Outcomes:
 
     @property
     def drawn(self) -> int:
-        """Number of units that are drawn: items, groups of items, or mteb's resamples."""
+        """Number of units that are drawn: items, or groups of them; of ``replicates`` no more than resamples."""
+        if self.statistic == "replicates":
+            return min(len(self.values), self.items)
         return len(self.values) if self.groups is None else int(self.groups.max()) + 1
 
     def resampled(self, resamples: int = 2000, seed: int = 0) -> np.ndarray:
@@ -276,7 +279,12 @@ def from_text(text: str) -> Outcomes:
 
 
 def packed_names(name: str, arrays: Mapping[str, np.ndarray]) -> set[str]:
-    """Names of all arrays that :func:`unpack` reads for ``name``; only itself if it is not there."""
+    """Names of all arrays that :func:`unpack` reads for ``name``; only itself if it is not there.
+
+    Args:
+        name: The name that :func:`pack` returned.
+        arrays: Its arrays; others may be among them.
+    """
     if name not in arrays:
         return {name}
     listed = json.loads(arrays[name].tobytes()).values()
@@ -312,6 +320,5 @@ def _draws(groups: int, resamples: int, seed: list[int]) -> Iterator[np.ndarray]
     rows = max(1, _CELLS // groups)
     for start in range(0, resamples, rows):
         drawn = random.integers(groups, size=(min(rows, resamples - start), groups))
-        counts = np.zeros(drawn.shape)
-        np.add.at(counts, (np.arange(len(drawn))[:, None], drawn), 1)
-        yield counts
+        cells = drawn + groups * np.arange(len(drawn))[:, None]
+        yield np.bincount(cells.ravel(), minlength=cells.size).reshape(cells.shape).astype(float)

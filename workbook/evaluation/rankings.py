@@ -132,9 +132,8 @@ def complement(cosines: Mapping[str, np.ndarray], top: int = 1) -> pd.DataFrame:
 
     Returns:
         One row per pair of models, ranking and query: ``first``, ``second`` (the models' names), ``by`` (``first``,
-        ``second``, ``either`` or ``hybrid``), ``sentence`` (the query's row, from 0), ``words`` (1), ``rank`` (of the
-        right document, from 1; equal scores count against it), ``correct`` (1.0 if it is found). From these columns
-        `workbook.experiments.accuracy` computes a share with its interval.
+        ``second``, ``either`` or ``hybrid``), ``query`` (its row, from 0), ``rank`` (of the right document, from 1;
+        equal scores count against it), ``correct`` (1.0 if it is found).
 
     Raises:
         InvalidValueError: Fewer than two models, matrices of different shapes or with numbers that are not finite, more
@@ -153,7 +152,7 @@ def complement(cosines: Mapping[str, np.ndarray], top: int = 1) -> pd.DataFrame:
         ranks["either"] = np.minimum(ranks["first"], ranks["second"])
         ranks["hybrid"] = _ranks((matrices[first] + matrices[second]) / 2)
         for by, found in ranks.items():
-            row = {"first": first, "second": second, "by": by, "sentence": np.arange(queries), "words": 1}
+            row = {"first": first, "second": second, "by": by, "query": np.arange(queries)}
             frames.append(pd.DataFrame(row | {"rank": found, "correct": (found <= top).astype(float)}))
     return pd.concat(frames, ignore_index=True)
 

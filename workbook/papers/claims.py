@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import warnings
 from collections.abc import Iterable, Mapping
@@ -194,8 +195,8 @@ def read_claims(path: Path | None = None) -> dict[str, Claim | WorkbookError]:
         try:
             found[name] = Claim.model_validate(entry)
         except ValidationError as error:
-            problem = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-            found[name] = InvalidValueError(where, "the fields of a Claim", problem)
+            problems = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}".lstrip(": ") for e in error.errors()]
+            found[name] = InvalidValueError(where, "the fields of a Claim", entry, "; ".join(problems))
     return found
 
 
@@ -270,7 +271,8 @@ def judge(
             findings[clause] = Finding(verdict=NOT_TESTED, why=" ".join([*reasons, str(error)]))
             continue
         why = " ".join(dict.fromkeys(filter(None, [*reasons, found.why])))
-        findings[clause] = Finding(verdict=NOT_TESTED if why else _word(comparison, found), effect=found, why=why)
+        word = NOT_TESTED if why else _word(comparison, found)
+        findings[clause] = Finding(verdict=word, effect=None if math.isnan(found.value) else found, why=why)
     return Verdict(claim=claim, notebook=notebook, scale=scale, verdict=_summed_up(claim, findings), findings=findings)
 
 
@@ -364,7 +366,9 @@ def read(path: Path) -> tuple[list[Verdict], dict[str, str]]:
         today = read_claims().get(name)
         if today is None:
             problems[name] = f"{path}: a verdict on {name!r}, which is no claim. {again}"
-        elif isinstance(today, Claim) and today.rule != verdict.claim.rule:
+        elif not isinstance(today, Claim):
+            problems[name] = str(today)
+        elif today.rule != verdict.claim.rule:
             problems[name] = f"{path}: a verdict on claim {name!r} by an earlier rule. {again}"
         else:
             found.append(verdict)

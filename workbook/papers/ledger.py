@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from .. import figures
 from ..errors import MissingDataError
 from ..files import atomic_file
-from . import claims
+from . import claims, rules
 from .claims import CONTRADICTED, INCONCLUSIVE, NOT_TESTED, SUPPORTED, Claim, Finding, Verdict
 
 FIGURE = "claims"
@@ -170,10 +170,11 @@ def _verdicts(folder: Path) -> dict[str, Verdict]:
 
 def _not_run(claim: Claim, _: str) -> pd.DataFrame:
     rows = [
-        _row(claim, clause, Finding(verdict=NOT_TESTED)) | {"scale": claim.scale, "notebook": "", "verdict": NOT_RUN}
+        _row(claim, clause, Finding(verdict=NOT_TESTED))
+        | {"scale": claim.scale, "notebook": "", "verdict": NOT_RUN, "why": ""}
         for clause in claim.rule
     ]
-    return pd.DataFrame(rows, columns=_COLUMNS).fillna({"why": ""})
+    return pd.DataFrame(rows, columns=_COLUMNS)
 
 
 def _row(claim: Claim, clause: str, found: Finding) -> dict[str, Any]:
@@ -252,7 +253,8 @@ def _here(row: pd.Series, several: bool) -> str:
     if not math.isnan(row["upper"]):
         text += f", claimed between {row['threshold']:g} and {row['upper']:g}"
     elif row["threshold"]:
-        text += f", claimed {'over' if '>' in row['clause'] else 'under'} {row['threshold']:g}"
+        side = "over" if math.isfinite(rules.read(row["clause"], row["claim"]).above) else "under"
+        text += f", claimed {side} {row['threshold']:g}"
     text += "" if row["unit"] == "points" or several else f" ({row['unit']})"
     return f"{text} ({row['found']})" if several else text
 

@@ -351,7 +351,7 @@ class Words:
 
     def _repr_html_(self) -> str:
         cells = {"white-space": "pre-line", "text-align": "left", "vertical-align": "top", "overflow-wrap": "anywhere"}
-        shown = self.frame.style.hide(axis="index").set_properties(**cells)
+        shown = self.frame.style.hide(axis="index").set_properties(**cells).format(escape="html")
         return shown.set_table_styles([{"selector": "th", "props": "text-align: left"}]).to_html(uuid="words")
 
 
