@@ -26,6 +26,9 @@ def prepared(model: SentenceTransformer, stage: Stage, seed: int) -> Iterator[No
     """Prepare a model to train in the block; then merge adapters and restore dtype, kernel, dropout and
     limits.
 
+    All that trains is held in float32. The transformers get their own dtype back; what trains beside them, such as a
+    pooling with weights, keeps float32, since it is small, and would lose the updates of a stage again.
+
     Frozen weights stay frozen. If the block fails, adapters are dropped and the decoder is as it was before the stage,
     unless it was trained as a whole.
 
@@ -47,9 +50,14 @@ def prepared(model: SentenceTransformer, stage: Stage, seed: int) -> Iterator[No
             decoder.set_attn_implementation("eager")  # faster than sdpa where there is a gradient
         elif get(stage.objective).own_attention and kernel not in MASKED:
             decoder.set_attn_implementation("sdpa")
+        # In half precision small updates round to nothing.
+        adapted = {id(parameter) for part in parts.values() for parameter in part.parameters()}
+        for parameter in model.parameters():
+            if parameter.requires_grad and id(parameter) not in adapted:
+                parameter.data = parameter.data.float()
         for name, part in parts.items():
             if stage.adapter is None:
-                part.float()  # in half precision small updates round to nothing
+                part.float()
             else:
                 # The names of layers are the decoder's; an encoder has others, and gets one on each linear layer.
                 targets = list(stage.adapter.targets) if part is decoder else "all-linear"

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 TRAINING = 2
 """Counts up when the same stage comes to give other weights: kept stages and records of the old count are stale."""
 
+HALF = 1
+"""Counts up likewise, for backbones in half precision alone: what was trained in float32 stays as it is."""
+
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 
 

@@ -26,7 +26,7 @@ from ..objectives import get as get_objective
 from ..resolved import digest
 from .prepare import check, prepared
 from .progress import Progress
-from .recipe import TRAINING
+from .recipe import HALF, TRAINING
 from .teacher import TaughtCollator, Teacher, is_reranker, teachers_sha256
 from .trainer import (
     WEIGHTS,
@@ -89,6 +89,8 @@ class StageRun:
         if teachers := teachers_sha256([stage]):
             self.content["teachers"] = teachers
         self.dtype = model[0].decoder.dtype
+        if self.dtype is not torch.float32:
+            self.content["half"] = HALF
         self.key = digest(self.content)
         self.kept, self.work = _folders(self.key)
 
