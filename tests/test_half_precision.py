@@ -4,13 +4,15 @@ import json
 
 import pytest
 import torch
+from peft import PeftModel
 from training_tools import TEXTS, stage, tiny, trained
 
 from workbook import METHODS, methods
+from workbook.files import cache_path, verify_checksums
 from workbook.modules.pooling import pool
 from workbook.modules.projection import token_losses
 from workbook.objectives import Contrastive
-from workbook.training import Recipe, train
+from workbook.training import Adapter, Recipe, train
 from workbook.training.trainer import StageTrainer
 
 
@@ -181,3 +183,27 @@ def test_both_passes_of_gradcache_have_one_precision(own, objective, size):
     assert plain.keys() == cached.keys()
     for name, value in plain.items():
         assert (cached[name] - value).norm() <= 0.01 * value.norm(), name
+
+
+# Adapters
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_adapters_are_merged_in_float32_and_kept(own, dtype):
+    """Rounded once: each weight is that of the sum in float32, with the adapters that are kept beside the stage."""
+    done = trained(stage(own, adapter=Adapter(targets=("q_proj",))), model=tiny(dtype=dtype))
+    key = done.manifest["stages"]["simcse"]["key"]
+    folder = cache_path("stages", key[:24], "adapters", "decoder")
+    verify_checksums(folder, "", required=["adapter_model.safetensors", "adapter_config.json"])
+    loaded = PeftModel.from_pretrained(tiny(dtype=dtype)[0].decoder, str(folder))
+    for merged, layer in zip(done.model[0].decoder.layers, loaded.base_model.model.layers, strict=True):
+        q = layer.self_attn.q_proj
+        low, high = (part["default"].weight.float() for part in (q.lora_A, q.lora_B))
+        whole = q.base_layer.weight.float() + high @ low * q.scaling["default"]
+        assert torch.equal(merged.self_attn.q_proj.weight, whole.to(getattr(torch, dtype)))
+        assert not torch.equal(merged.self_attn.q_proj.weight, q.base_layer.weight)
+
+
+def test_without_adapters_none_are_kept(own):
+    trained(stage(own, steps=1, adapter=None))
+    assert not list(cache_path("stages").glob("*/adapters"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import peft
@@ -12,6 +13,7 @@ from torch import nn
 
 from ..attention import MASKED
 from ..errors import InvalidValueError, UnknownNameError
+from ..files import write_checksums
 from ..objectives import get, set_attention_dropout
 
 if TYPE_CHECKING:
@@ -92,6 +94,20 @@ def _adapted(transformer: nn.Module, adapter: Adapter, targets: list[str] | str,
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         return peft.get_peft_model(transformer, config)
+
+
+def save_adapters(model: SentenceTransformer, folder: Path) -> None:
+    """Write the adapters of a prepared model, each into a folder with the name of its transformer, as peft does.
+
+    Args:
+        model: A model within :func:`prepared`.
+        folder: Gets nothing if no adapters train.
+    """
+    for name in model[0].adapted:
+        if isinstance(adapted := getattr(model[0], name), peft.PeftModel):
+            # An adapter has no embeddings, and peft would ask the Hub whether they were resized.
+            adapted.save_pretrained(str(folder / name), save_embedding_layers=False)
+            write_checksums(folder / name, ("*.safetensors", "*.json"))
 
 
 def check(model: SentenceTransformer, stage: Stage, data: TrainingData, rows: int) -> None:

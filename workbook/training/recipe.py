@@ -37,6 +37,10 @@ class Adapter(BaseModel):
 
     An encoder that trains with the decoder gets them on all its linear layers.
 
+    The sum is rounded once, to the weights' dtype. In half precision that is coarser than many an update, so the
+    adapters are also kept as they are, in the cache beside the stage: ``stages/KEY/adapters/decoder``, as peft saves
+    them.
+
     Attributes:
         rank: Rank of the update.
         alpha: The update is scaled by alpha / rank.

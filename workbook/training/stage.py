@@ -24,7 +24,7 @@ from ..errors import InvalidValueError, WorkbookError
 from ..files import CHECKSUMS, atomic_folder, cache_path, is_whole, locked, verify_checksums, write_checksums
 from ..objectives import get as get_objective
 from ..resolved import digest
-from .prepare import check, prepared
+from .prepare import check, prepared, save_adapters
 from .progress import Progress
 from .recipe import HALF, TRAINING
 from .teacher import TaughtCollator, Teacher, is_reranker, teachers_sha256
@@ -144,6 +144,7 @@ class StageRun:
         if trainer.is_world_process_zero():
             with atomic_folder(self.kept) as folder:
                 save_weights(trainer.trainable(), folder)
+                save_adapters(self.model, folder / "adapters")
                 (folder / "record.json").write_text(json.dumps(record) + "\n", encoding="utf-8")
                 write_checksums(folder, (WEIGHTS, "record.json"))
             for checkpoint in checkpoints(self.work):
