@@ -159,6 +159,10 @@ def train(
 
     from . import backbones, methods, training
 
+    given = _assigned("--option", "NAME=VALUE, such as suffix=answer", option or [])
+    # Before anything lies on a device: of several processes, each takes its own.
+    PartialState(cpu=given.get("device") == "cpu")
+
     # Warnings about the data are for its owner, to whom our source line says nothing.
     warnings.formatwarning = lambda message, *_: f"Warning: {message}\n"
 
@@ -166,7 +170,6 @@ def train(
     disable_progress_bars()
     transformers_logging.disable_progress_bar()
     recipe = methods.recipe(method, scale, backbone)
-    given = _assigned("--option", "NAME=VALUE, such as suffix=answer", option or [])
     options = methods.options(method, scale, backbone) | {name: _plain(value) for name, value in given.items()}
     chain, _ = methods.get(method).chain.with_loading(**options)
     plan = {
