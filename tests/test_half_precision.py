@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from peft import PeftModel
-from training_tools import TEXTS, stage, tiny, trained
+from training_tools import TEXTS, differing, stage, tiny, trained
 
 from workbook import METHODS, methods
 from workbook.files import cache_path, verify_checksums
@@ -183,6 +183,18 @@ def test_both_passes_of_gradcache_have_one_precision(own, objective, size):
     assert plain.keys() == cached.keys()
     for name, value in plain.items():
         assert (cached[name] - value).norm() <= 0.01 * value.norm(), name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_precision_of_a_launcher_changes_nothing(own, monkeypatch, dtype):
+    """accelerate would wrap the model's forward pass, and leave it so: twice after two stages."""
+    one, other = stage(own, steps=2), stage(own, "contrastive", steps=2)
+    plain = trained(one, other, model=tiny(dtype=dtype))
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    monkeypatch.setenv("WORKBOOK_CACHE", str(cache_path("other")))
+    launched = trained(one, other, model=tiny(dtype=dtype))
+    assert "forward" not in vars(launched.model)
+    assert differing(plain.model, launched.model) == []
 
 
 # Adapters

@@ -134,7 +134,7 @@ class StageRun:
             "key": self.key,
             **self.content,
             "source": self.stage.data,
-            "device": backbones.capability(self.model.device.type)["why"],
+            "device": backbones.capability(str(self.model.device))["why"],
             "platform": platform.platform(),
             "threads": torch.get_num_threads(),
             "tokens": trainer.state.log_history[-1]["tokens"],
@@ -190,6 +190,8 @@ class StageRun:
         )
         # Without a launcher one device trains: transformers would spread the batch over all that it sees.
         arguments._n_gpu = min(arguments.n_gpu, 1)
+        # The trainer has its own autocast. That of ``accelerate config`` would wrap the model for good.
+        arguments.mixed_precision = "no"
         trainer = StageTrainer(
             dtype=self.dtype,
             decay_steps=stage.decay_steps or stage.steps,
