@@ -1,43 +1,21 @@
 """Backbones in bfloat16: what trains does so in float32 and really moves, and losses are those of float32."""
 
-import json
-
 import pytest
 import torch
 from peft import PeftModel
-from training_tools import TEXTS, differing, stage, tiny, trained
+from training_tools import differing, recipe_of, stage, tiny, trained
 
-from workbook import METHODS, methods
+from workbook import METHODS
 from workbook.files import cache_path, verify_checksums
 from workbook.modules.pooling import pool
 from workbook.modules.projection import token_losses
 from workbook.objectives import Contrastive
-from workbook.training import Adapter, Recipe, train
+from workbook.training import Adapter, train
 from workbook.training.trainer import StageTrainer
 
 
-@pytest.fixture
-def recipe_of(own, tmp_path):
-    """The recipe of a method at scale ``quick`` on the small texts, each pair with a hard negative."""
-    rows = [
-        {"query": " ".join(text.split()[::-1]), "positive": text, "negative": other}
-        for text, other in zip(TEXTS, TEXTS[1:] + TEXTS[:1], strict=True)
-    ]
-    (tmp_path / "mined.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-
-    def recipe(method, backbone="tiny-llama", **changes):
-        stages = []
-        for one in methods.recipe(method, "quick", backbone).stages:
-            data = own[one.objective] if own[one.objective].endswith(".txt") else str(tmp_path / "mined.jsonl")
-            sizes = {"data": data, "batch_size": 6, "accumulation": 1, "max_length": 64, "blend": False, **changes}
-            stages.append(one.model_copy(update=sizes))
-        return Recipe(stages=tuple(stages))
-
-    return recipe
-
-
 @pytest.mark.parametrize("method", METHODS)
-def test_what_trains_moves_at_the_papers_rate(recipe_of, monkeypatch, method):
+def test_what_trains_moves_at_the_papers_rate(own, monkeypatch, method):
     """Nearly every entry with a gradient is another after five steps: those of no token of the data have none."""
     found = []
     train_stage = StageTrainer.train
@@ -53,7 +31,7 @@ def test_what_trains_moves_at_the_papers_rate(recipe_of, monkeypatch, method):
     monkeypatch.setattr(StageTrainer, "train", spied)
     train(
         tiny(method, dtype="bfloat16"),
-        recipe_of(method, steps=5, learning_rate=2e-5, warmup_steps=0),
+        recipe_of(method, own, steps=5, learning_rate=2e-5, warmup_steps=0),
         progress=False,
     )
     assert found
@@ -68,8 +46,8 @@ def test_what_trains_moves_at_the_papers_rate(recipe_of, monkeypatch, method):
             assert values.float().mean() > 0.99, name
 
 
-def test_what_trains_beside_the_decoder_keeps_float32(recipe_of):
-    done = train(tiny("nv-embed", dtype="bfloat16"), recipe_of("nv-embed", steps=1), progress=False)
+def test_what_trains_beside_the_decoder_keeps_float32(own):
+    done = train(tiny("nv-embed", dtype="bfloat16"), recipe_of("nv-embed", own, steps=1), progress=False)
     assert {p.dtype for p in done.model[0].parameters()} == {torch.bfloat16}
     assert {p.dtype for p in done.model[1].parameters()} == {torch.float32}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from copy import deepcopy
+from pathlib import Path
 
 import torch
 from tokenizers import processors
@@ -66,6 +67,22 @@ def stage(data, objective="simcse", /, **changes):
         "options": OPTIONS.get(objective, {}),
     }
     return Stage(**{"name": objective, "objective": objective, "data": data[objective]} | sizes | changes)
+
+
+def recipe_of(method, data, /, **changes):
+    """The recipe of a method at scale ``quick``, on the small texts; each pair has a hard negative."""
+    mined = Path(data["contrastive"]).with_name("mined.jsonl")
+    rows = (
+        {"query": " ".join(text.split()[::-1]), "positive": text, "negative": other}
+        for text, other in zip(TEXTS, TEXTS[1:] + TEXTS[:1], strict=True)
+    )
+    mined.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    sizes = {"batch_size": 6, "accumulation": 1, "max_length": 64, "blend": False}
+    stages = []
+    for one in workbook.recipe(method, "quick", "tiny-llama").stages:
+        read = str(mined) if OBJECTIVES[one.objective].reads == "pairs" else data[one.objective]
+        stages.append(one.model_copy(update={"data": read} | sizes | changes))
+    return Recipe(stages=tuple(stages))
 
 
 def tiny(method="llm2vec", backbone="tiny-llama", **options):
