@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from training_tools import OPTIONS, recipe_of, stage, tiny, trained
+from training_tools import OPTIONS, recipe_of, stage, tiny, tiny_for, trained
 
 from workbook import METHODS
 from workbook.files import cache_path
@@ -18,8 +18,6 @@ PLACES = [
 ]
 GRADCACHE = [name for name, kind in OBJECTIVES.items() if "mini_batch_size" in kind.Options.model_fields]
 CASES = [(name, None) for name in OBJECTIVES] + [(name, 2) for name in GRADCACHE]
-NEEDS = {"reconstruction": "anchor", "llama2vec": "anchor"}
-"""Methods whose attention an objective needs, where that of LLM2Vec will not do."""
 
 
 @pytest.mark.parametrize(("device", "dtype"), PLACES)
@@ -32,7 +30,7 @@ def test_each_objective_trains_as_in_float32(own, monkeypatch, objective, size, 
     one = stage(own, objective, steps=4, learning_rate=3e-3, adapter=adapter, options=options)
 
     def history(**place):
-        return trained(one, model=tiny(NEEDS.get(objective, "llm2vec"), **place)).history
+        return trained(one, model=tiny_for(objective, **place)).history
 
     wanted = history()
     monkeypatch.setenv("WORKBOOK_CACHE", str(cache_path("other")))  # a kept stage is for any device

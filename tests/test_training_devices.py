@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from training_tools import TEXTS, differing, stage, tiny, trained, write_data
+from training_tools import TEXTS, differing, recipe_of, stage, tiny, tiny_for, trained, without_dropout, write_data
 
 from workbook.files import ROOT
+from workbook.objectives import OBJECTIVES
 
 # Chunks of one text each, in which all that can be masked is masked: a micro-batch hides as many tokens as any other.
 EVEN = [f"number {place:02d} here." for place in range(16)]
@@ -70,13 +71,18 @@ def test_checkpointing_computes_twice_and_the_same(own, monkeypatch, objective, 
     assert passes.count(True) - passes.count(False) == 3 * columns
 
 
-def test_two_processes_train_as_one(own, tmp_path):
-    """Stopped, resumed, and taken from the cache by both; with the negatives of both, plain and with GradCache."""
+def test_two_processes_train_as_one(own, tmp_path, monkeypatch):
+    """Stopped, resumed, and taken from the cache by both; with the negatives of both, plain and with GradCache.
+
+    Every objective does. A head of its own, which no distributed wrapper knows, ends alike in both.
+    """
+    even = write_data(tmp_path, EVEN, "even")
+    head = {"steps": 6, "batch_size": 8, "adapter": None, "options": {"train_head": True}}
     stages = {
         "contrastive": stage(own, "contrastive", steps=6),
         "gradcache": stage(own, "contrastive", steps=6, options={"temperature": 0.1, "mini_batch_size": 2}),
         "gritlm": stage(
-            write_data(tmp_path, EVEN, "even"),
+            even,
             "gritlm",
             steps=6,
             batch_size=8,
@@ -84,7 +90,12 @@ def test_two_processes_train_as_one(own, tmp_path):
             gradient_checkpointing=True,
         ),
         "accumulated": stage(own, "contrastive", steps=6, batch_size=12, accumulation=2, adapter=None),
-        "mntp": stage(write_data(tmp_path, EVEN, "even"), "mntp", steps=6, **ALL_MASKED),
+        "taught": recipe_of("lens", own, steps=6).stages[0],
+        "simcse": stage(own, "simcse", steps=6, options={"dropout": 0.0}),
+        "reconstruction": stage(even, "reconstruction", **head),
+        "halves": stage(even, "reconstruction", accumulation=2, **head),
+        "llama2vec": stage(even, "llama2vec", **head),
+        "mntp": stage(even, "mntp", steps=6, **ALL_MASKED),
     }
     (tmp_path / "stages.json").write_text(
         json.dumps({name: one.model_dump(mode="json") for name, one in stages.items()})
@@ -104,11 +115,13 @@ def test_two_processes_train_as_one(own, tmp_path):
     assert masks != others
     assert said == other
     assert said["processes"] == 2
+    assert {one.objective for one in stages.values()} == {*OBJECTIVES}
     for name, one in stages.items():
-        alone = trained(one)
+        with without_dropout(monkeypatch):
+            alone = trained(one, model=tiny_for(one.objective))
         # AdamW divides by the size of a gradient: where that is next to nothing, what is left is rounding.
         assert differing(load_file(tmp_path / f"{name}.safetensors"), alone.model, 1e-4) == [], name
-        assert differing(alone.model, tiny(), 1e-3), name
+        assert differing(alone.model, tiny_for(one.objective), 1e-3), name
         (resumed, resumed_sha256, tokens), (again, again_sha256, _) = said[f"{name} resumed"], said[f"{name} again"]
         assert {*resumed} == {5, 6}, name
         assert again == []

@@ -12,7 +12,7 @@ from tokenizers import processors
 from transformers import BertConfig, BertModel
 
 import workbook
-from workbook.objectives import OBJECTIVES
+from workbook.objectives import OBJECTIVES, contrastive
 from workbook.tiny import tiny_tokenizer
 from workbook.training import Recipe, Stage, train
 from workbook.training.trainer import StageTrainer
@@ -29,6 +29,10 @@ OPTIONS = {
     "gritlm": {"temperature": 0.1},
 }
 """Of the objectives whose defaults do not suit so little data."""
+
+
+CAUSAL = ("reconstruction", "llama2vec")
+"""Objectives whose decoder must be causal; the others take LLM2Vec's."""
 
 
 def write_data(folder, texts=TEXTS, name="texts"):
@@ -85,6 +89,11 @@ def recipe_of(method, data, /, **changes):
     return Recipe(stages=tuple(stages))
 
 
+def tiny_for(objective, **options):
+    """The model that an objective trains in the tests of all of them."""
+    return tiny("anchor" if objective in CAUSAL else "llm2vec", **options)
+
+
 def tiny(method="llm2vec", backbone="tiny-llama", **options):
     return workbook.build(method, backbone, **{"dtype": "float32", "device": "cpu"} | options)
 
@@ -102,6 +111,14 @@ def differing(one, other, tolerance=0.0):
     one, other = (given if isinstance(given, dict) else weights(given) for given in (one, other))
     assert one.keys() == other.keys()
     return [name for name in one if not torch.allclose(one[name], other[name], rtol=0, atol=tolerance)]
+
+
+@contextlib.contextmanager
+def without_dropout(monkeypatch):
+    """Lets SimCSE train without dropout: what each device draws would differ from what one device draws."""
+    with monkeypatch.context() as patch:
+        patch.setattr(contrastive, "_varies", lambda decoder: True)
+        yield
 
 
 class StoppedError(Exception):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 WEIGHTS = "trained.safetensors"
+_OBJECTIVE = "objective."  # begins the names of parameters that are the objective's own
 _KEPT = 2  # checkpoints, so that there is one where the newest is damaged
 
 
@@ -227,7 +228,8 @@ class EvaluationCallback(TrainerCallback):
 
 
 class _Guard(TrainerCallback):
-    """Continues the counts of a checkpoint; stops before an update that would spoil the weights."""
+    """Continues the counts of a checkpoint; before an update, averages what the distributed wrapper does not know, and
+    stops where it would spoil the weights."""
 
     def __init__(self, trainer: StageTrainer):
         self.trainer = trainer
@@ -237,9 +239,22 @@ class _Guard(TrainerCallback):
             self.trainer.before = {name: state.log_history[-1][name] for name in ("tokens", "seconds")}
 
     def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        self._average_objective()
         gradients = [p.grad for p in self.trainer.trainable().values() if p.grad is not None]
         if gradients and not torch.isfinite(torch.nn.utils.get_total_norm(gradients)):
             raise self.trainer.not_finite("gradients that are not")
+
+    def _average_objective(self) -> None:
+        """Average the gradients of the objective's own parameters, such as a head, over the devices.
+
+        Only the model is wrapped, and only its gradients are averaged there.
+        """
+        accelerator = self.trainer.accelerator
+        if accelerator.num_processes > 1:
+            for name, parameter in self.trainer.trainable().items():
+                if name.startswith(_OBJECTIVE):
+                    gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                    parameter.grad = accelerator.reduce(gradient, "mean")
 
 
 def trainable(model: nn.Module, loss: nn.Module) -> dict[str, torch.nn.Parameter]:
@@ -251,7 +266,7 @@ def trainable(model: nn.Module, loss: nn.Module) -> dict[str, torch.nn.Parameter
     """
     own = {name: p for name, p in model.named_parameters() if p.requires_grad}
     known = {id(p) for p in model.parameters()}
-    extra = {f"objective.{n}": p for n, p in loss.named_parameters() if p.requires_grad and id(p) not in known}
+    extra = {f"{_OBJECTIVE}{n}": p for n, p in loss.named_parameters() if p.requires_grad and id(p) not in known}
     return own | extra
 
 
