@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,12 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from training_tools import TEXTS, differing, recipe_of, stage, tiny, tiny_for, trained, without_dropout, write_data
 
+from workbook import backbones, cli
+from workbook.errors import InvalidValueError
 from workbook.files import ROOT
 from workbook.objectives import OBJECTIVES
+from workbook.training import devices
+from workbook.training.trainer import StageTrainer
 
 # Chunks of one text each, in which all that can be masked is masked: a micro-batch hides as many tokens as any other.
 EVEN = [f"number {place:02d} here." for place in range(16)]
@@ -71,6 +76,108 @@ def test_checkpointing_computes_twice_and_the_same(own, monkeypatch, objective, 
     assert passes.count(True) - passes.count(False) == 3 * columns
 
 
+def together(folder, stages, launcher, caches):
+    """Train stages in several processes: a launcher for each cache, as each machine has one."""
+    (folder / "stages.json").write_text(json.dumps({name: one.model_dump(mode="json") for name, one in stages.items()}))
+    program = [Path(__file__).with_name("train_together.py"), folder / "stages.json", folder]
+    started = []
+    for rank, cache in enumerate(caches):
+        own = [str(word).format(rank=rank) for word in launcher]
+        started.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "torch.distributed.run", *own, *map(str, program)],
+                cwd=folder,
+                env=os.environ
+                | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "WORKBOOK_CACHE": str(folder / cache)},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    return started
+
+
+def test_two_machines_without_a_common_cache_agree(own, tmp_path):
+    """Each keeps its own checkpoints; a finished stage lies on the first, and the other takes it over from there."""
+    stages = {"mntp": stage(write_data(tmp_path, EVEN, "even"), "mntp", steps=6, **ALL_MASKED)}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    launcher = ["--nnodes", 2, "--node_rank", "{rank}", "--nproc_per_node", 1, "--master_addr", "127.0.0.1"]
+    started = together(tmp_path, stages, [*launcher, "--master_port", port], caches=["one", "other"])
+    for ran in started:
+        assert ran.wait(120) == 0, ran.stderr.read()[-4000:]
+    said, other = (json.loads((tmp_path / f"said-{process}.json").read_text()) for process in (0, 1))
+    assert said.pop("masks") != other.pop("masks")
+    assert said == other
+    assert {*said["mntp resumed"][0]} == {5, 6}
+    assert said["mntp again"][0] == []
+    alone = trained(stages["mntp"])
+    assert differing(load_file(tmp_path / "mntp.safetensors"), alone.model, 1e-4) == []
+
+
+LAUNCHERS = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}
+
+
+@pytest.mark.parametrize("flag", LAUNCHERS)
+def test_a_launcher_that_divides_the_model_is_refused_before_it_is_loaded(flag, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv(flag, "true")
+    monkeypatch.setattr(backbones, "load_decoder", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr(sys, "argv", ["workbook", "train", "mean", "--output", str(tmp_path / "out")])
+    with pytest.raises(SystemExit) as exit:
+        cli.main()
+    assert exit.value.code == 2
+    said = f"launcher: expected processes that hold the whole model each, got '{LAUNCHERS[flag]}'."
+    assert said in capsys.readouterr().err.replace("\n", " ")
+    assert not (tmp_path / "out").exists()
+
+
+WHOLE = {"adapter": None}
+HEAD = {"options": {"train_head": True}}
+
+
+@pytest.mark.parametrize(
+    ("objective", "method", "changes"),
+    [
+        ("simcse", "llm2vec", {}),
+        ("simcse", "llm2vec", WHOLE),
+        ("contrastive", "nv-embed", {}),
+        ("contrastive", "lens", WHOLE),
+        ("contrastive", "causal2vec", {"adapter": {"rank": 3, "targets": ("down_proj",)}}),
+        ("reconstruction", "anchor", WHOLE),
+        ("reconstruction", "anchor", WHOLE | HEAD),
+        ("mntp", "llm2vec", HEAD),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_memory_of_weights_is_what_a_step_holds(own, monkeypatch, objective, method, changes, dtype):
+    held, train = [], StageTrainer.train
+
+    def spied(trainer, checkpoint):
+        train(trainer, checkpoint)
+        trains = trainer.trainable().values()
+        moments = [trainer.optimizer.state[p][name] for p in trains for name in ("exp_avg", "exp_avg_sq")]
+        every = {id(p): p for part in (trainer.model, trainer.loss) for p in part.parameters()}.values()
+        held.append(sum(tensor.nbytes for tensor in [*every, *moments]) + sum(p.nbytes for p in trains))
+
+    monkeypatch.setattr(StageTrainer, "train", spied)
+    model, one = tiny(method, dtype=dtype), stage(own, objective, steps=1, **changes)
+    number, kept = devices.weights(model, one)
+    trained(one, model=model)
+    assert held == [16 * number + kept]
+
+
+def test_what_no_device_holds_is_refused_with_the_arithmetic(own, monkeypatch):
+    monkeypatch.setattr(devices, "memory", lambda device: 300_000)
+    trained(stage(own, steps=1))
+    number, _ = devices.weights(tiny(), stage(own, adapter=None))
+    said = (
+        rf"Stage simcse: memory: expected 0\.0 GB on each device, .* 16 bytes for each of {number:,} numbers that train"
+    )
+    with pytest.raises(InvalidValueError, match=said):
+        trained(stage(own, adapter=None))
+
+
 def test_two_processes_train_as_one(own, tmp_path, monkeypatch):
     """Stopped, resumed, and taken from the cache by both; with the negatives of both, plain and with GradCache.
 
@@ -97,18 +204,8 @@ def test_two_processes_train_as_one(own, tmp_path, monkeypatch):
         "llama2vec": stage(even, "llama2vec", **head),
         "mntp": stage(even, "mntp", steps=6, **ALL_MASKED),
     }
-    (tmp_path / "stages.json").write_text(
-        json.dumps({name: one.model_dump(mode="json") for name, one in stages.items()})
-    )
-    program = ["--standalone", "--nproc_per_node", 2, Path(__file__).with_name("train_together.py")]
-    command = [sys.executable, "-m", "torch.distributed.run", *program, tmp_path / "stages.json", tmp_path]
-    environment = os.environ | {
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(ROOT),
-        "WORKBOOK_CACHE": str(tmp_path / "two"),
-    }
-    ran = subprocess.run([*map(str, command)], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr[-4000:]
+    (ran,) = together(tmp_path, stages, ["--standalone", "--nproc_per_node", 2], caches=["two"])
+    assert ran.wait() == 0, ran.stderr.read()[-4000:]
     said, other = (json.loads((tmp_path / f"said-{process}.json").read_text()) for process in (0, 1))
     (masks,), (others,) = (one.pop("masks") for one in (said, other))
     assert [len(row) for row in masks] == [len(row) for row in others] == [16] * 4  # the same may be masked in both

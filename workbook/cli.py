@@ -158,10 +158,10 @@ def train(
     from transformers.utils import logging as transformers_logging
 
     from . import backbones, methods, training
+    from .training.devices import take_device
 
     given = _assigned("--option", "NAME=VALUE, such as suffix=answer", option or [])
-    # Before anything lies on a device: of several processes, each takes its own.
-    PartialState(cpu=given.get("device") == "cpu")
+    take_device(cpu=given.get("device") == "cpu")
 
     # Warnings about the data are for its owner, to whom our source line says nothing.
     warnings.formatwarning = lambda message, *_: f"Warning: {message}\n"
