@@ -76,10 +76,10 @@ def test_checkpointing_computes_twice_and_the_same(own, monkeypatch, objective, 
     assert passes.count(True) - passes.count(False) == 3 * columns
 
 
-def together(folder, stages, launcher, caches):
+def together(folder, stages, launcher, caches, program="train_together.py", *given):
     """Train stages in several processes: a launcher for each cache, as each machine has one."""
     (folder / "stages.json").write_text(json.dumps({name: one.model_dump(mode="json") for name, one in stages.items()}))
-    program = [Path(__file__).with_name("train_together.py"), folder / "stages.json", folder]
+    program = [Path(__file__).with_name(program), folder / "stages.json", folder, *given]
     started = []
     for rank, cache in enumerate(caches):
         own = [str(word).format(rank=rank) for word in launcher]
@@ -114,6 +114,25 @@ def test_two_machines_without_a_common_cache_agree(own, tmp_path):
     assert said["mntp again"][0] == []
     alone = trained(stages["mntp"])
     assert differing(load_file(tmp_path / "mntp.safetensors"), alone.model, 1e-4) == []
+
+
+def test_a_lost_process_ends_the_others_in_one_line_and_what_is_kept_goes_on(own, tmp_path):
+    one = stage(own, "contrastive")
+
+    def ran(lost):
+        # The launcher ends all that are left, but leaves them some seconds to speak.
+        launcher = ["--standalone", "--nproc_per_node", 2, "--monitor_interval", 3]
+        (process,) = together(tmp_path, {"one": one}, launcher, ["two"], "train_and_lose.py", lost)
+        errors = process.communicate(timeout=120)[1]
+        return process.returncode, [line for line in errors.splitlines() if line.startswith("Error: ")]
+
+    code, said = ran(8)
+    (kept,) = (tmp_path / "two" / "training").glob("*/checkpoint-6")
+    assert code != 0
+    assert len(said) == 1
+    assert f"processes to train together, lost one at step 8. The last good checkpoint is kept: {kept}. " in said[0]
+    assert ran(5) == (0, [])  # that step lies behind it
+    assert differing(load_file(tmp_path / "kept.safetensors"), trained(one).model, 1e-4) == []
 
 
 LAUNCHERS = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}

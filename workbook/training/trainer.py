@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from transformers import TrainerCallback, TrainerState
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_pt_utils import safe_globals
 
-from ..errors import DamagedFileError, InvalidValueError, TrainingError
+from ..errors import DamagedFileError, InvalidValueError, TrainingError, WorkbookError
 from ..files import CHECKSUMS, verify_checksums, write_checksums, writing
 
 if TYPE_CHECKING:
@@ -102,14 +103,30 @@ class StageTrainer(SentenceTransformerTrainer):
         Args:
             what: The value that is not finite.
         """
-        kept = last_checkpoint(Path(self.args.output_dir))
         last = [entry["loss"] for entry in self.state.log_history if "loss" in entry][-1:]
         return TrainingError(
             f"Expected finite numbers, got {what} at step {self.state.global_step + 1}"
             f"{f', after a loss of {last[0]:.4g} at the step before' if last else ''}. "
-            f"{f'The last good checkpoint is kept: {kept}.' if kept else 'No checkpoint was written yet.'} "
-            "Lower the learning rate, warm up longer, or raise the temperature."
+            f"{self._kept()} Lower the learning rate, warm up longer, or raise the temperature."
         )
+
+    def _kept(self) -> str:
+        kept = last_checkpoint(Path(self.args.output_dir))
+        return f"The last good checkpoint is kept: {kept}." if kept else "No checkpoint was written yet."
+
+    @contextlib.contextmanager
+    def _told_of_lost_processes(self) -> Iterator[None]:
+        """Say in one line what the libraries that connect devices say by an address and a long traceback."""
+        try:
+            yield
+        except RuntimeError as error:
+            if isinstance(error, WorkbookError) or not re.search("gloo|NCCL", str(error)):
+                raise
+            raise TrainingError(
+                f"Expected {self.accelerator.num_processes} processes to train together, lost one at step "
+                f"{self.state.global_step + 1}. {self._kept()} See what the other one said, or whether it ran out of "
+                "memory; then start again, with --resume where the command train was used."
+            ) from error
 
     def so_far(self) -> dict[str, float]:
         """Tokens read and seconds trained so far in this stage, over all its sessions and devices."""
@@ -129,11 +146,11 @@ class StageTrainer(SentenceTransformerTrainer):
 
         Raises:
             InvalidValueError: The data has too few distinct rows to fill a batch.
-            TrainingError: The loss or a gradient is not a finite number.
+            TrainingError: The loss or a gradient is not a finite number, or another process of the training has ended.
             OutputError: A checkpoint can't be written.
         """
         self.began = time.perf_counter()
-        with writing(Path(self.args.output_dir)):
+        with writing(Path(self.args.output_dir)), self._told_of_lost_processes():
             super().train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         if self.state.global_step < self.args.max_steps:
             raise InvalidValueError(
