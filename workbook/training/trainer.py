@@ -181,6 +181,13 @@ class StageTrainer(SentenceTransformerTrainer):
         if self.state.global_step == max_steps:
             return epochs, 0
         epoch, part = divmod(self.state.epoch, 1)
+        # Where it skips what is done, transformers does not reach the sampler that several devices share, and would go
+        # on in the order of the first epoch.
+        sampler = self._train_dataloader.batch_sampler
+        while sampler is not None:
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(int(epoch))
+            sampler = getattr(sampler, "batch_sampler", None)
         return int(epoch), round(part * len(self._train_dataloader))
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
