@@ -9,15 +9,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from training_tools import TEXTS, differing, recipe_of, stage, tiny, tiny_for, trained, without_dropout, write_data
+from transformers import MistralConfig, MistralModel
 
-from workbook import backbones, cli
+from workbook import backbones, cli, recipe
 from workbook.errors import InvalidValueError
 from workbook.files import ROOT
 from workbook.objectives import OBJECTIVES
-from workbook.training import devices
+from workbook.training import Adapter, devices
 from workbook.training.trainer import StageTrainer
 
 # Chunks of one text each, in which all that can be masked is masked: a micro-batch hides as many tokens as any other.
@@ -195,6 +197,18 @@ def test_what_no_device_holds_is_refused_with_the_arithmetic(own, monkeypatch):
     )
     with pytest.raises(InvalidValueError, match=said):
         trained(stage(own, adapter=None))
+
+
+def test_anchors_first_stage_at_7b_is_refused_on_80_gb(monkeypatch):
+    """A Mistral of 7B without its numbers: 7.11 billion in the decoder and 0.13 in the head, at 16 bytes each."""
+    model = tiny("anchor")
+    with torch.device("meta"):
+        model[0].decoder = MistralModel(MistralConfig())
+    first = recipe("anchor", "paper", "tiny-mistral").stages[0]
+    monkeypatch.setattr(devices, "memory", lambda device: 80 * 10**9)
+    with pytest.raises(InvalidValueError, match=r"memory: expected 115\.9 GB on each device, .* got '80\.0 GB'"):
+        devices.check_memory(model, first)
+    devices.check_memory(model, first.model_copy(update={"adapter": Adapter()}))
 
 
 def test_two_processes_train_as_one(own, tmp_path, monkeypatch):
