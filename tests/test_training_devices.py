@@ -197,6 +197,10 @@ def test_what_no_device_holds_is_refused_with_the_arithmetic(own, monkeypatch):
     )
     with pytest.raises(InvalidValueError, match=said):
         trained(stage(own, adapter=None))
+    with monkeypatch.context() as larger:
+        larger.setattr(devices, "memory", lambda device: 10**9)
+        trained(stage(own, adapter=None))
+    trained(stage(own, adapter=None))  # kept: nothing trains any more
 
 
 def test_anchors_first_stage_at_7b_is_refused_on_80_gb(monkeypatch):

@@ -53,9 +53,9 @@ def prepared(model: SentenceTransformer, stage: Stage, seed: int) -> Iterator[No
         elif get(stage.objective).own_attention and kernel not in MASKED:
             decoder.set_attn_implementation("sdpa")
         # In half precision small updates round to nothing.
-        adapted = {id(parameter) for part in parts.values() for parameter in part.parameters()}
+        inside = {id(parameter) for part in parts.values() for parameter in part.parameters()}
         for parameter in model.parameters():
-            if parameter.requires_grad and id(parameter) not in adapted:
+            if parameter.requires_grad and id(parameter) not in inside:
                 parameter.data = parameter.data.float()
         for name, part in parts.items():
             if stage.adapter is None:

@@ -79,7 +79,6 @@ class StageRun:
             self.data = training_data.load(**stage.reading(), tokenizer=model[0].tokenizer)
             self.rows = _micro_batch(stage, self.data)
             check(model, stage, self.data, self.rows)
-            check_memory(model, stage)
         self.content = {
             "start": start,
             "stage": described,
@@ -96,6 +95,9 @@ class StageRun:
             self.content["half"] = HALF
         self.key = digest(self.content)
         self.kept, self.work = _folders(self.key)
+        if not is_whole(self.kept):
+            with _named(stage):
+                check_memory(model, stage)
 
     def result(self) -> dict[str, Any]:
         """Put the trained weights into the model, from the cache or by training, and return the record of the stage.
