@@ -10,7 +10,7 @@ from workbook.files import ROOT
 
 LAYERS = (
     {"errors"},
-    {"files", "resolved", "scale", "texts", "tiny"},
+    {"files", "precision", "resolved", "scale", "texts", "tiny"},
     {"backbones", "corpora"},
     {"attention", "templates", "vocabulary"},
     {"modules"},

@@ -319,6 +319,39 @@ def test_bfloat16_where_a_cpu_multiplies_it(has, dtype, why, monkeypatch):
     assert (found["dtype"], found["why"]) == (dtype, why)
 
 
+@pytest.fixture
+def cards(monkeypatch):
+    """Two cards that are not there, of some compute capabilities, and flash attention."""
+
+    def cards(*capabilities):
+        number = {"cuda": 0} | {f"cuda:{index}": index for index in range(len(capabilities))}
+        monkeypatch.setattr(torch, "empty", lambda *_, device: number[device])
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *_, **__: True)  # emulation counts
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capabilities[number[str(device)]])
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: f"card {number[str(device or 'cuda')]}")
+        monkeypatch.setattr("transformers.utils.is_flash_attn_2_available", lambda: True)
+
+    return cards
+
+
+def test_cards_that_emulate_bfloat16_compute_in_float32(cards):
+    """T4 (7, 5) and V100 (7, 0) have none of their own, and flash attention refuses them."""
+    cards((7, 5), (8, 0))
+    old, new = backbones.capability("cuda:0"), backbones.capability("cuda:1")
+    assert (old["dtype"], old["attn_implementation"], old["why"]) == (torch.float32, "sdpa", "card 0")
+    assert (new["dtype"], new["attn_implementation"]) == (torch.bfloat16, "flash_attention_2")
+    assert new["why"] == "card 1"
+
+
+def test_each_process_of_a_machine_has_its_own_card(cards, monkeypatch):
+    cards((8, 0), (8, 0))
+    assert backbones.capability()["device"] == "cuda"
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert (backbones.capability()["device"], backbones.capability()["why"]) == ("cuda:1", "card 1")
+    assert backbones.capability("cuda:0")["device"] == "cuda:0"
+
+
 def test_encoder_knows_its_neighbours():
     encoder = backbones.load_encoder("minilm", device="cpu")
     close, far = encoder.similarity(

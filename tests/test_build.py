@@ -9,6 +9,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 import workbook
+from workbook import backbones
 from workbook.corpora import authored
 from workbook.errors import InvalidValueError, UnknownNameError
 from workbook.methods import icl
@@ -249,6 +250,22 @@ def test_a_decoder_can_be_shared_but_not_under_another_attention():
     with pytest.raises(InvalidValueError, match="dtype: expected nothing, where a loaded decoder is shared"):
         workbook.build("mean", first, dtype="float32")
     assert workbook.attention.probe(first[0].decoder) == "causal"
+
+
+@pytest.mark.parametrize("method", ["mean", "causal2vec"])
+def test_a_saved_model_is_loaded_on_the_cpu_and_then_placed_as_asked(method, tmp_path, monkeypatch):
+    """Whatever accelerator this machine has: it may not be the one that is asked for, or have no room."""
+    workbook.build(method, "tiny-llama").save(str(tmp_path))
+    devices, load_decoder = [], backbones.load_decoder
+
+    def spied(*arguments, **options):
+        devices.append(options.get("device"))
+        return load_decoder(*arguments, **options)
+
+    monkeypatch.setattr(backbones, "load_decoder", spied)
+    loaded = load_embedder(tmp_path, device="meta")
+    assert devices == ["cpu"]
+    assert {p.device.type for p in loaded.parameters()} == {"meta"}
 
 
 def test_new_weights_leave_every_random_state_alone(monkeypatch):

@@ -12,12 +12,14 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
+from accelerate import PartialState
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from training_tools import TEXTS, write_data
 
 import workbook
 from workbook import backbones, cli
+from workbook.errors import WorkbookError
 from workbook.files import ROOT, cache_path
 
 MORE = [*TEXTS, *(f"{text} again" for text in TEXTS)]
@@ -54,6 +56,20 @@ def process(*arguments):
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def test_each_process_takes_its_device_before_the_model_is_loaded(tmp_path, monkeypatch, command):
+    seen = []
+
+    def load_decoder(*_, **__):
+        seen.append(PartialState._shared_state != {})
+        raise WorkbookError("enough")
+
+    monkeypatch.setattr(backbones, "load_decoder", load_decoder)
+    PartialState._reset_state()
+    code, _, errors = command("mean", "--scale", "quick", "--backbone", "tiny-llama", "--output", tmp_path / "out")
+    assert (code, seen) == (2, [True])
+    assert "enough" in errors
 
 
 def test_train(data, tmp_path):

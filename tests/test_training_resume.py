@@ -9,15 +9,26 @@ import pytest
 import torch
 from places import full
 from safetensors.torch import load_file
-from training_tools import TEXTS, StoppedError, differing, stage, steps_counted, tiny, trained, weights, write_data
+from training_tools import (
+    TEXTS,
+    StoppedError,
+    differing,
+    recipe_of,
+    stage,
+    steps_counted,
+    tiny,
+    trained,
+    weights,
+    write_data,
+)
 
-from workbook import objectives
+from workbook import METHODS, objectives
 from workbook.errors import DamagedFileError, OutputError, TrainingError
 from workbook.files import cache_path, write_checksums
-from workbook.training import Evaluator, Recipe, Stage
+from workbook.training import Evaluator, Recipe, Stage, train
 from workbook.training import stage as stage_module
 from workbook.training.run import Training
-from workbook.training.trainer import WEIGHTS
+from workbook.training.trainer import WEIGHTS, StageTrainer
 
 
 def saved():
@@ -78,6 +89,29 @@ def test_a_stopped_training_ends_with_the_same_weights(
         assert same(trained(one, **options), whole)
     assert steps == left
     assert saved() == []
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_ends_with_the_same_weights_when_each_stage_is_stopped(own, monkeypatch, method):
+    recipe, stopped = recipe_of(method, own, steps=6), {}
+
+    def done():
+        return train(tiny(method), recipe, save_every=2, progress=False)
+
+    def once(trainer, *arguments, **options):
+        if trainer.state.global_step == 3 and stopped.setdefault(trainer.args.output_dir, True):
+            stopped[trainer.args.output_dir] = False
+            raise StoppedError
+        return step(trainer, *arguments, **options)
+
+    whole, step = done(), StageTrainer.training_step
+    monkeypatch.setenv("WORKBOOK_CACHE", str(cache_path("stopped")))
+    monkeypatch.setattr(StageTrainer, "training_step", once)
+    for _ in recipe.stages:
+        with pytest.raises(StoppedError):
+            done()
+    assert differing(done().model, whole.model, 1e-5) == []  # see same
+    assert len(stopped) == len(recipe.stages)
 
 
 def test_stopped_twice_and_after_the_last_step(interrupted, own, monkeypatch):

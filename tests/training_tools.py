@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 from copy import deepcopy
+from pathlib import Path
 
 import torch
 from tokenizers import processors
 from transformers import BertConfig, BertModel
 
 import workbook
-from workbook.objectives import OBJECTIVES
+from workbook.objectives import OBJECTIVES, contrastive
 from workbook.tiny import tiny_tokenizer
 from workbook.training import Recipe, Stage, train
 from workbook.training.trainer import StageTrainer
@@ -28,6 +29,10 @@ OPTIONS = {
     "gritlm": {"temperature": 0.1},
 }
 """Of the objectives whose defaults do not suit so little data."""
+
+
+CAUSAL = ("reconstruction", "llama2vec")
+"""Objectives whose decoder must be causal; the others take LLM2Vec's."""
 
 
 def write_data(folder, texts=TEXTS, name="texts"):
@@ -68,6 +73,27 @@ def stage(data, objective="simcse", /, **changes):
     return Stage(**{"name": objective, "objective": objective, "data": data[objective]} | sizes | changes)
 
 
+def recipe_of(method, data, /, **changes):
+    """The recipe of a method at scale ``quick``, on the small texts; each pair has a hard negative."""
+    mined = Path(data["contrastive"]).with_name("mined.jsonl")
+    rows = (
+        {"query": " ".join(text.split()[::-1]), "positive": text, "negative": other}
+        for text, other in zip(TEXTS, TEXTS[1:] + TEXTS[:1], strict=True)
+    )
+    mined.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    sizes = {"batch_size": 6, "accumulation": 1, "max_length": 64, "blend": False}
+    stages = []
+    for one in workbook.recipe(method, "quick", "tiny-llama").stages:
+        read = str(mined) if OBJECTIVES[one.objective].reads == "pairs" else data[one.objective]
+        stages.append(one.model_copy(update={"data": read} | sizes | changes))
+    return Recipe(stages=tuple(stages))
+
+
+def tiny_for(objective, **options):
+    """The model that an objective trains in the tests of all of them."""
+    return tiny("anchor" if objective in CAUSAL else "llm2vec", **options)
+
+
 def tiny(method="llm2vec", backbone="tiny-llama", **options):
     return workbook.build(method, backbone, **{"dtype": "float32", "device": "cpu"} | options)
 
@@ -85,6 +111,14 @@ def differing(one, other, tolerance=0.0):
     one, other = (given if isinstance(given, dict) else weights(given) for given in (one, other))
     assert one.keys() == other.keys()
     return [name for name in one if not torch.allclose(one[name], other[name], rtol=0, atol=tolerance)]
+
+
+@contextlib.contextmanager
+def without_dropout(monkeypatch):
+    """Lets SimCSE train without dropout: what each device draws would differ from what one device draws."""
+    with monkeypatch.context() as patch:
+        patch.setattr(contrastive, "_varies", lambda decoder: True)
+        yield
 
 
 class StoppedError(Exception):

@@ -82,7 +82,8 @@ def capability(device: str | None = None) -> dict[str, Any]:
     """The measured capability of this machine: device, dtype and attention kernel that loading will choose.
 
     Args:
-        device: A torch device; None for CUDA if there is one, else the CPU.
+        device: A torch device; None for CUDA if there is one, else the CPU. Of several processes that a launcher
+            started on a machine, each has a CUDA device of its own.
 
     Returns:
         ``device``, ``dtype`` (a torch dtype), ``attn_implementation``, and ``why`` in words.
@@ -93,16 +94,23 @@ def capability(device: str | None = None) -> dict[str, Any]:
     import torch
     from transformers.utils import is_flash_attn_2_available
 
-    device = str(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    rank = os.environ.get("LOCAL_RANK")
+    own = "cuda" if rank is None else f"cuda:{rank}"
+    device = str(device or (own if torch.cuda.is_available() else "cpu"))
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise InvalidValueError("device", "cpu, or a device that torch finds here", device, reason) from error
     if device.startswith("cuda"):
-        dtype = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
-        kernel = "flash_attention_2" if is_flash_attn_2_available() and dtype is torch.bfloat16 else "sdpa"
-        return {"device": device, "dtype": dtype, "attn_implementation": kernel, "why": torch.cuda.get_device_name()}
+        # Cards before Ampere, such as T4 and V100, emulate bfloat16, and flash attention refuses them.
+        native = torch.cuda.get_device_capability(device) >= (8, 0)
+        return {
+            "device": device,
+            "dtype": torch.bfloat16 if native else torch.float32,
+            "attn_implementation": "flash_attention_2" if native and is_flash_attn_2_available() else "sdpa",
+            "why": torch.cuda.get_device_name(device),
+        }
     # Without instructions of its own, bfloat16 on a CPU is emulated and slower than float32.
     has = torch.cpu.get_capabilities()
     native = next((what for name, what in _BFLOAT16.items() if has.get(name)), None) if device == "cpu" else None

@@ -167,6 +167,10 @@ def train(
     from transformers.utils import logging as transformers_logging
 
     from . import backbones, methods, training
+    from .training.devices import take_device
+
+    given = _assigned("--option", "NAME=VALUE, such as suffix=answer", option or [])
+    take_device(cpu=given.get("device") == "cpu")
 
     # Warnings about the data are for its owner, to whom our source line says nothing.
     warnings.formatwarning = lambda message, *_: f"Warning: {message}\n"
@@ -175,7 +179,6 @@ def train(
     disable_progress_bars()
     transformers_logging.disable_progress_bar()
     recipe = methods.recipe(method, scale, backbone)
-    given = _assigned("--option", "NAME=VALUE, such as suffix=answer", option or [])
     options = methods.options(method, scale, backbone) | {name: _plain(value) for name, value in given.items()}
     chain, _ = methods.get(method).chain.with_loading(**options)
     plan = {

@@ -324,12 +324,14 @@ class Decoder(InputModule):
         model_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> Decoder:
-        """Load from a folder or the hub, in the dtype that was saved.
+        """Load from a folder or the hub, in the dtype that was saved, on the CPU.
+
+        sentence-transformers then moves the whole chain to the device that was asked for.
 
         Args:
             model_name_or_path: The folder of a model, or its name on the hub.
             subfolder: The module's folder in it.
-            model_kwargs: Another ``dtype``, or an ``attn_implementation``.
+            model_kwargs: Another ``dtype``, or an ``attn_implementation``: by default the one that runs on any device.
             **kwargs: Options for fetching files from the hub, such as ``revision``; others are ignored.
 
         Raises:
@@ -348,6 +350,7 @@ class Decoder(InputModule):
             folder,
             dtype=options.get("dtype", backbones.load_config(folder).dtype or "auto"),
             attn_implementation=options.get("attn_implementation", "auto"),
+            device="cpu",
         )
         return cls._assembled(folder, decoder, backbones.load_tokenizer(folder), config)
 

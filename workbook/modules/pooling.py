@@ -8,6 +8,7 @@ import torch
 from sentence_transformers.base.modules.module import Module
 
 from ..errors import InvalidValueError, UnknownNameError
+from ..precision import without_autocast
 
 POOLINGS = ("mean", "weighted_mean", "last_token")
 
@@ -88,7 +89,8 @@ def pool(states: torch.Tensor, mask: torch.Tensor, pooling: str) -> torch.Tensor
     weights = weights / weights.sum(dim=1, keepdim=True)
     # where, not a product: a state behind the mask may be anything, and 0 times infinity is not 0.
     states = torch.where(mask.bool().unsqueeze(-1), states.float(), 0.0)
-    return torch.einsum("bt,btd->bd", weights, states)
+    with without_autocast(states.device):
+        return torch.einsum("bt,btd->bd", weights, states)
 
 
 def refuse_empty(mask: torch.Tensor) -> None:

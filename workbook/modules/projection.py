@@ -17,6 +17,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from ..precision import without_autocast
+
 LOGITS = 2**22
 """Logits that are held at a time, 16 MiB in float32."""
 LOSS_LOGITS = 2**24
@@ -75,8 +77,8 @@ def token_losses(
     """Minus the log-probability of each label, read from its state by the head.
 
     States and head both get gradients. If there are more logits than may be held, they are computed for some states at
-    a time, and again for the gradient. The product has the head's dtype, or that of autocast, and all that follows is
-    float32.
+    a time, and again for the gradient. All is float32, under autocast too: a logit of 20 in bfloat16 is off by as much
+    as a sixteenth.
 
     Args:
         states: (positions, dim), any floating dtype.
@@ -97,10 +99,11 @@ def token_losses(
 
 
 def _losses(states: torch.Tensor, labels: torch.Tensor, head: torch.Tensor, softcap: float | None) -> torch.Tensor:
-    made = F.linear(states.to(head.dtype), head).float()
-    if softcap is not None:
-        made = softcap * torch.tanh(made / softcap)
-    return -made.log_softmax(dim=-1).gather(1, labels)
+    with without_autocast(states.device):
+        made = F.linear(states.float(), head.float())
+        if softcap is not None:
+            made = softcap * torch.tanh(made / softcap)
+        return -made.log_softmax(dim=-1).gather(1, labels)
 
 
 def _packed(states: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -136,7 +139,7 @@ class _Max(Function):
         shape = len(states), len(head)
         largest = states.new_empty(shape, dtype=_wide(states.dtype))
         order = states.new_empty(shape, dtype=torch.int64)
-        with torch.autocast(states.device.type, enabled=False):
+        with without_autocast(states.device):
             for texts, rows, part in _chunks(states, head, logits):
                 found = (states[texts] @ part.T).max(dim=1)
                 largest[texts, rows], order[texts, rows] = found.values, found.indices
@@ -154,7 +157,7 @@ class _Max(Function):
         texts, rows = gradient.nonzero(as_tuple=True)
         places = torch.stack([texts * tokens + order[texts, rows], rows])
         size = batch * tokens, len(head)
-        with torch.autocast(gradient.device.type, enabled=False):
+        with without_autocast(gradient.device):
             matrix = torch.sparse_coo_tensor(places, gradient[texts, rows], size, check_invariants=False)
             received = torch.sparse.mm(matrix, head.to(gradient.dtype))
         return received.view(batch, tokens, dim).to(dtype), None, None
@@ -166,7 +169,7 @@ class _Sum(Function):
     @staticmethod
     def forward(ctx: Any, states: torch.Tensor, head: torch.Tensor, logits: int) -> torch.Tensor:
         total = states.new_empty(len(states), len(head), dtype=_wide(states.dtype))
-        with torch.autocast(states.device.type, enabled=False):
+        with without_autocast(states.device):
             for texts, rows, part in _chunks(states, head, logits):
                 total[texts, rows] = (states[texts] @ part.T).relu_().to(total.dtype).log1p_().sum(dim=1)
         ctx.save_for_backward(states, head)
@@ -178,7 +181,7 @@ class _Sum(Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         states, head = ctx.saved_tensors
         received = torch.zeros_like(states, dtype=gradient.dtype)
-        with torch.autocast(states.device.type, enabled=False):
+        with without_autocast(states.device):
             for texts, rows, part in _chunks(states, head, ctx.logits):
                 made = (states[texts] @ part.T).to(gradient.dtype)
                 slope = torch.where(made > 0, gradient[texts, rows].unsqueeze(1) / (1 + made), 0)

@@ -39,6 +39,9 @@ class Objective(nn.Module):
     Everything that the rest of the library needs to know of an objective is an attribute of its class. A new one takes
     such a class and a line in :data:`workbook.objectives.OBJECTIVES`.
 
+    With a decoder in half precision, the trainer calls it under autocast. That is for the passes through the model; the
+    loss itself is computed in float32, its products within :func:`workbook.precision.without_autocast`.
+
     Attributes:
         name: Its name in a stage.
         reads: ``pairs`` (query, positive and hard negatives), ``texts``, or ``chunks`` of running text.

@@ -1,7 +1,8 @@
 """Contrastive objectives: InfoNCE over in-batch and hard negatives, and SimCSE, whose only supervision is dropout.
 
-The computation is sentence-transformers' own. Added are the papers' terms, and errors for batches that hold no negative
-and for decoders without dropout.
+The computation is sentence-transformers' own, in float32 whatever the trainer's autocast: at a temperature of 0.02 a
+logit in bfloat16 is off by as much as an eighth. Added are the papers' terms, and errors for batches that hold no
+negative and for decoders without dropout.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from sentence_transformers.sentence_transformer.losses import (
 from torch.nn.functional import cross_entropy, normalize
 
 from ..errors import AttentionError, InvalidValueError
+from ..precision import autocast_of_now, without_autocast
 from .base import Objective, Options, Whole
 
 if TYPE_CHECKING:
@@ -181,26 +183,41 @@ class Contrastive(Objective):
 
 
 class _Plain(MultipleNegativesRankingLoss):
-    """The loss of sentence-transformers, with distillation."""
+    """The loss of sentence-transformers in float32, with distillation."""
 
     def compute_loss_from_embeddings(self, embeddings: list[torch.Tensor], labels: torch.Tensor | None) -> torch.Tensor:
-        loss = super().compute_loss_from_embeddings(embeddings, labels)
+        embeddings = [column.float() for column in embeddings]
+        with without_autocast(embeddings[0].device):
+            loss = super().compute_loss_from_embeddings(embeddings, labels)
         return loss if labels is None else loss + distillation(_own_scores(embeddings, self.temperature), labels)
 
 
 class _Cached(CachedMultipleNegativesRankingLoss):
-    """The loss of sentence-transformers with GradCache, with distillation."""
+    """The loss of sentence-transformers with GradCache, in float32, with distillation.
+
+    Both passes have one precision. The second runs within the backward pass, outside the trainer's autocast.
+    """
+
+    def forward_cached(self, sentence_features: list[dict[str, torch.Tensor]], *args: Any, **kwargs: Any) -> Any:
+        self._precision = autocast_of_now(_tensor(sentence_features[0]).device)
+        return super().forward_cached(sentence_features, *args, **kwargs)
+
+    def embed_minibatch(self, *args: Any, **kwargs: Any) -> Any:
+        with self._precision():
+            return super().embed_minibatch(*args, **kwargs)
 
     def calculate_loss(
         self, reps: list[list[torch.Tensor]], labels: torch.Tensor | None = None, *, with_backward: bool = False
     ) -> torch.Tensor:
-        loss = super().calculate_loss(reps, labels, with_backward=with_backward)
-        if labels is None:
-            return loss
-        taught = distillation(_own_scores([torch.cat(column) for column in reps], 1 / self.scale), labels)
-        if with_backward:
-            taught.backward()
-        return loss + taught.detach() if with_backward else loss + taught
+        reps = [[part.float() for part in column] for column in reps]
+        with without_autocast(reps[0][0].device):  # of the backward pass too, which is taken here
+            loss = super().calculate_loss(reps, labels, with_backward=with_backward)
+            if labels is None:
+                return loss
+            taught = distillation(_own_scores([torch.cat(column) for column in reps], 1 / self.scale), labels)
+            if with_backward:
+                taught.backward()
+            return loss + taught.detach() if with_backward else loss + taught
 
 
 def distillation(scores: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
@@ -219,9 +236,10 @@ def distillation(scores: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
 
 
 def _own_scores(vectors: list[torch.Tensor], temperature: float) -> torch.Tensor:
-    """Cosine / temperature of each query with its own candidates, (queries, candidates)."""
-    query, *documents = (normalize(column, dim=-1) for column in vectors)
-    return torch.einsum("bd,cbd->bc", query, torch.stack(documents)) / temperature
+    """Cosine / temperature of each query with its own candidates, float32 (queries, candidates)."""
+    with without_autocast(vectors[0].device):
+        query, *documents = (normalize(column.float(), dim=-1) for column in vectors)
+        return torch.einsum("bd,cbd->bc", query, torch.stack(documents)) / temperature
 
 
 class SimCSEOptions(ContrastiveOptions):
@@ -336,7 +354,11 @@ def _twins(features: dict[str, torch.Tensor]) -> list[int]:
 
 
 def _rows(features: dict[str, torch.Tensor]) -> int:
-    return len(next(value for value in features.values() if isinstance(value, torch.Tensor)))
+    return len(_tensor(features))
+
+
+def _tensor(features: dict[str, torch.Tensor]) -> torch.Tensor:
+    return next(value for value in features.values() if isinstance(value, torch.Tensor))
 
 
 def _distributed() -> bool:

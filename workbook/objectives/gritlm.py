@@ -10,6 +10,7 @@ from pydantic import Field
 from sentence_transformers.base.losses.gradcache import RandContext
 from torch import nn
 
+from ..precision import autocast_of_now
 from .contrastive import Contrastive, ContrastiveOptions
 from .head import IGNORED, LMHeadObjective, LMHeadOptions, next_token_loss, predictable
 
@@ -100,9 +101,9 @@ def _in_parts(
 
     GradCache takes its gradient in passes of its own too. On several devices, a part of the loss that did not would
     give its gradient after the wrapper around the model has averaged that of the other passes. As there, the pass for
-    the gradient drops what the first one dropped.
+    the gradient drops what the first one dropped, and has its precision.
     """
-    drawn, values = [], []
+    drawn, values, precision = [], [], autocast_of_now(parts[0]["input_ids"].device)
     with torch.no_grad():
         for part in parts:
             drawn.append(RandContext(*part.values()))
@@ -113,7 +114,7 @@ def _in_parts(
         def again(gradient: torch.Tensor) -> None:
             with torch.enable_grad():
                 for part, random in zip(parts, drawn, strict=True):
-                    with random:
+                    with random, precision():
                         once_more = loss(part)
                     (once_more * gradient).backward()
 

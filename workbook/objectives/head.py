@@ -42,7 +42,8 @@ class LMHeadObjective(Objective):
 
     Args:
         model: A chain that begins with a Decoder.
-        head: The head to use, on the model's device; None for the backbone's own, in the decoder's dtype.
+        head: The head to use, on the model's device; None for the backbone's own, in the decoder's dtype. One that
+            trains is held in float32.
         **options: Fields of the objective's ``Options``.
 
     Raises:
@@ -65,6 +66,8 @@ class LMHeadObjective(Objective):
             expected = f"a linear layer of {config.hidden_size} inputs without bias"
             raise InvalidValueError("head", expected, head, "Pass backbones.load_head(name) with the backbone's name.")
         self.head = None if head is None else head.requires_grad_(self.options.train_head)
+        if head is not None and self.options.train_head:
+            head.float()  # in half precision small updates round to nothing
 
     @classmethod
     def stand_ins(cls, model: SentenceTransformer) -> dict[str, nn.Module]:

@@ -36,8 +36,8 @@ class PairObjective(LMHeadObjective):
 
     Args:
         model: A chain that begins with a causal Decoder, and whose vectors are as wide as its states.
-        head: The language-model head; see :class:`~.head.LMHeadObjective`. One that trains is held in float32. It is
-            lost with the objective, and without the head it was trained with, what a vector can write is not known.
+        head: The language-model head; see :class:`~.head.LMHeadObjective`. One that trains is lost with the objective,
+            and without the head it was trained with, what a vector can write is not known.
         **options: Fields of the objective's ``Options``.
 
     Raises:
@@ -57,8 +57,6 @@ class PairObjective(LMHeadObjective):
             raise InvalidValueError(
                 "model", f"one whose vector can stand for a word: of {states} numbers, made by the decoder alone", got
             )
-        if self.head is not None and self.options.train_head:
-            self.head.float()  # in half precision small updates round to nothing
 
     def check_batch(self, rows: int, columns: int) -> None:
         """Refuse data that are not pairs; see :meth:`~.base.Objective.check_batch`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import peft
@@ -12,6 +13,7 @@ from torch import nn
 
 from ..attention import MASKED
 from ..errors import InvalidValueError, UnknownNameError
+from ..files import write_checksums
 from ..objectives import get, set_attention_dropout
 
 if TYPE_CHECKING:
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 def prepared(model: SentenceTransformer, stage: Stage, seed: int) -> Iterator[None]:
     """Prepare a model to train in the block; then merge adapters and restore dtype, kernel, dropout and
     limits.
+
+    All that trains is held in float32. The transformers get their own dtype back; what trains beside them, such as a
+    pooling with weights, keeps float32, since it is small, and would lose the updates of a stage again.
 
     Frozen weights stay frozen. If the block fails, adapters are dropped and the decoder is as it was before the stage,
     unless it was trained as a whole.
@@ -47,9 +52,14 @@ def prepared(model: SentenceTransformer, stage: Stage, seed: int) -> Iterator[No
             decoder.set_attn_implementation("eager")  # faster than sdpa where there is a gradient
         elif get(stage.objective).own_attention and kernel not in MASKED:
             decoder.set_attn_implementation("sdpa")
+        # In half precision small updates round to nothing.
+        inside = {id(parameter) for part in parts.values() for parameter in part.parameters()}
+        for parameter in model.parameters():
+            if parameter.requires_grad and id(parameter) not in inside:
+                parameter.data = parameter.data.float()
         for name, part in parts.items():
             if stage.adapter is None:
-                part.float()  # in half precision small updates round to nothing
+                part.float()
             else:
                 # The names of layers are the decoder's; an encoder has others, and gets one on each linear layer.
                 targets = list(stage.adapter.targets) if part is decoder else "all-linear"
@@ -84,6 +94,20 @@ def _adapted(transformer: nn.Module, adapter: Adapter, targets: list[str] | str,
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         return peft.get_peft_model(transformer, config)
+
+
+def save_adapters(model: SentenceTransformer, folder: Path) -> None:
+    """Write the adapters of a prepared model, each into a folder with the name of its transformer, as peft does.
+
+    Args:
+        model: A model within :func:`prepared`.
+        folder: Gets nothing if no adapters train.
+    """
+    for name in model[0].adapted:
+        if isinstance(adapted := getattr(model[0], name), peft.PeftModel):
+            # An adapter has no embeddings, and peft would ask the Hub whether they were resized.
+            adapted.save_pretrained(str(folder / name), save_embedding_layers=False)
+            write_checksums(folder / name, ("*.safetensors", "*.json"))
 
 
 def check(model: SentenceTransformer, stage: Stage, data: TrainingData, rows: int) -> None:

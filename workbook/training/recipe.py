@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 TRAINING = 2
 """Counts up when the same stage comes to give other weights: kept stages and records of the old count are stale."""
 
+HALF = 1
+"""Counts up likewise, for backbones in half precision alone: what was trained in float32 stays as it is."""
+
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 
 
@@ -33,6 +36,10 @@ class Adapter(BaseModel):
     """Low-rank adapters on the decoder's linear layers; they are merged into its weights when a stage ends.
 
     An encoder that trains with the decoder gets them on all its linear layers.
+
+    The sum is rounded once, to the weights' dtype. In half precision that is coarser than many an update, so the
+    adapters are also kept as they are, in the cache beside the stage: ``stages/KEY/adapters/decoder``, as peft saves
+    them.
 
     Attributes:
         rank: Rank of the update.

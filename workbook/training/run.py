@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import torch
-from accelerate import PartialState
 
 from ..errors import InvalidValueError, whole
 from ..modules import Decoder
 from ..resolved import digest
+from .devices import take_device
 from .stage import StageRun, versions
 from .teacher import teachers_sha256
 
@@ -72,7 +72,8 @@ def train(
 
     Raises:
         InvalidValueError: A model that does not begin with a Decoder, or training data, options or a batch that can't
-            be used; the message names row, field or option.
+            be used; the message names row, field or option. Or a launcher that divides models, or a stage that no
+            device holds.
         UnknownNameError: An objective, option, stage or source that does not exist.
         TrainingError: A loss that is not a number; the last good checkpoint is kept.
         OutputError: The cache can't be written.
@@ -115,7 +116,7 @@ class Training:
         own = dict(data or {})
         for name in own:
             recipe.only(name)
-        self.processes = PartialState(cpu=model.device.type == "cpu")
+        self.processes = take_device(cpu=model.device.type == "cpu")
         self.model, self.recipe, self.seed = model, recipe, seed
         self.stages = []
         key = start = digest([_model_sha256(model), _described(model)])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import PartialState
+from accelerate.utils import broadcast, broadcast_object_list, gather_object
 from sentence_transformers import SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer.training_args import BatchSamplers, MultiDatasetBatchSamplers
 from transformers import PrinterCallback
@@ -24,9 +25,10 @@ from ..errors import InvalidValueError, WorkbookError
 from ..files import CHECKSUMS, atomic_folder, cache_path, is_whole, locked, verify_checksums, write_checksums
 from ..objectives import get as get_objective
 from ..resolved import digest
-from .prepare import check, prepared
+from .devices import check_memory, shared
+from .prepare import check, prepared, save_adapters
 from .progress import Progress
-from .recipe import TRAINING
+from .recipe import HALF, TRAINING
 from .teacher import TaughtCollator, Teacher, is_reranker, teachers_sha256
 from .trainer import (
     WEIGHTS,
@@ -89,8 +91,13 @@ class StageRun:
         if teachers := teachers_sha256([stage]):
             self.content["teachers"] = teachers
         self.dtype = model[0].decoder.dtype
+        if self.dtype is not torch.float32:
+            self.content["half"] = HALF
         self.key = digest(self.content)
         self.kept, self.work = _folders(self.key)
+        if not is_whole(self.kept):
+            with _named(stage):
+                check_memory(model, stage)
 
     def result(self) -> dict[str, Any]:
         """Put the trained weights into the model, from the cache or by training, and return the record of the stage.
@@ -116,32 +123,39 @@ class StageRun:
         return record
 
     def _kept(self, loss: nn.Module) -> dict[str, Any] | None:
-        """The record of a cached stage, after loading its weights into the model; None if it is not cached."""
-        if not is_whole(self.kept):
-            return None
-        verify_checksums(self.kept, f"Delete {self.kept} to train the stage again.")
-        load_weights(trainable(self.model, loss), self.kept)
-        return json.loads((self.kept / "record.json").read_text(encoding="utf-8"))
+        """The record of a cached stage, after loading its weights into the model; None if it is not cached.
+
+        The main process looks into its cache; the others, which may be on other machines, take over what it finds.
+        """
+        record: list[dict[str, Any] | None] = [None]
+        parameters = trainable(self.model, loss)
+        if PartialState().is_main_process and is_whole(self.kept):
+            verify_checksums(self.kept, f"Delete {self.kept} to train the stage again.")
+            load_weights(parameters, self.kept)
+            record = [json.loads((self.kept / "record.json").read_text(encoding="utf-8"))]
+        broadcast_object_list(record)
+        if record[0] is not None:
+            broadcast([parameter.data for parameter in parameters.values()])
+        return record[0]
 
     def _train(self, loss: nn.Module) -> dict[str, Any]:
         trainer = self._trainer(loss)
-        with PartialState().main_process_first():  # the others find only what is whole
-            checkpoint = last_checkpoint(self.work)
-        trainer.train(checkpoint)
+        trainer.train(self._checkpoint())
         record = {
             "key": self.key,
             **self.content,
             "source": self.stage.data,
-            "device": backbones.capability(self.model.device.type)["why"],
+            "device": backbones.capability(str(self.model.device))["why"],
             "platform": platform.platform(),
             "threads": torch.get_num_threads(),
             "tokens": trainer.state.log_history[-1]["tokens"],
             "seconds": round(trainer.state.log_history[-1]["seconds"], 1),
             "log": [entry for entry in trainer.state.log_history if "train_runtime" not in entry],
         }
-        if trainer.is_world_process_zero():
+        if trainer.args.should_save:
             with atomic_folder(self.kept) as folder:
                 save_weights(trainer.trainable(), folder)
+                save_adapters(self.model, folder / "adapters")
                 (folder / "record.json").write_text(json.dumps(record) + "\n", encoding="utf-8")
                 write_checksums(folder, (WEIGHTS, "record.json"))
             for checkpoint in checkpoints(self.work):
@@ -149,6 +163,14 @@ class StageRun:
             with contextlib.suppress(OSError):  # what else lies there is not ours
                 self.work.rmdir()
         return record
+
+    def _checkpoint(self) -> Path | None:
+        """The newest checkpoint that every process has, or None; of several machines each may have its own."""
+        with PartialState().main_process_first():  # the others find only what is whole
+            last_checkpoint(self.work)
+        there = [one for one in checkpoints(self.work) if (one / CHECKSUMS).is_file()]
+        everywhere = set.intersection(*gather_object([{one.name for one in there}]))
+        return next((one for one in there if one.name in everywhere), None)
 
     def _trainer(self, loss: nn.Module) -> StageTrainer:
         stage = self.stage
@@ -179,6 +201,7 @@ class StageRun:
             prompts=self.data.prompts,
             save_strategy="steps",
             save_steps=self.save_every,
+            save_on_each_node=not shared(self.work.parent),
             logging_steps=1,
             logging_nan_inf_filter=False,
             disable_tqdm=True,
@@ -187,6 +210,8 @@ class StageRun:
         )
         # Without a launcher one device trains: transformers would spread the batch over all that it sees.
         arguments._n_gpu = min(arguments.n_gpu, 1)
+        # The trainer has its own autocast. That of ``accelerate config`` would wrap the model for good.
+        arguments.mixed_precision = "no"
         trainer = StageTrainer(
             dtype=self.dtype,
             decay_steps=stage.decay_steps or stage.steps,

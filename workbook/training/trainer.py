@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from transformers import TrainerCallback, TrainerState
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_pt_utils import safe_globals
 
-from ..errors import DamagedFileError, InvalidValueError, TrainingError
+from ..errors import DamagedFileError, InvalidValueError, TrainingError, WorkbookError
 from ..files import CHECKSUMS, verify_checksums, write_checksums, writing
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 WEIGHTS = "trained.safetensors"
+_OBJECTIVE = "objective."  # begins the names of parameters that are the objective's own
 _KEPT = 2  # checkpoints, so that there is one where the newest is damaged
 
 
@@ -101,14 +103,30 @@ class StageTrainer(SentenceTransformerTrainer):
         Args:
             what: The value that is not finite.
         """
-        kept = last_checkpoint(Path(self.args.output_dir))
         last = [entry["loss"] for entry in self.state.log_history if "loss" in entry][-1:]
         return TrainingError(
             f"Expected finite numbers, got {what} at step {self.state.global_step + 1}"
             f"{f', after a loss of {last[0]:.4g} at the step before' if last else ''}. "
-            f"{f'The last good checkpoint is kept: {kept}.' if kept else 'No checkpoint was written yet.'} "
-            "Lower the learning rate, warm up longer, or raise the temperature."
+            f"{self._kept()} Lower the learning rate, warm up longer, or raise the temperature."
         )
+
+    def _kept(self) -> str:
+        kept = last_checkpoint(Path(self.args.output_dir))
+        return f"The last good checkpoint is kept: {kept}." if kept else "No checkpoint was written yet."
+
+    @contextlib.contextmanager
+    def _told_of_lost_processes(self) -> Iterator[None]:
+        """Say in one line what the libraries that connect devices say by an address and a long traceback."""
+        try:
+            yield
+        except RuntimeError as error:
+            if isinstance(error, WorkbookError) or not re.search("gloo|NCCL", str(error)):
+                raise
+            raise TrainingError(
+                f"Expected {self.accelerator.num_processes} processes to train together, lost one at step "
+                f"{self.state.global_step + 1}. {self._kept()} See what the other one said, or whether it ran out of "
+                "memory; then start again, with --resume where the command train was used."
+            ) from error
 
     def so_far(self) -> dict[str, float]:
         """Tokens read and seconds trained so far in this stage, over all its sessions and devices."""
@@ -128,11 +146,11 @@ class StageTrainer(SentenceTransformerTrainer):
 
         Raises:
             InvalidValueError: The data has too few distinct rows to fill a batch.
-            TrainingError: The loss or a gradient is not a finite number.
+            TrainingError: The loss or a gradient is not a finite number, or another process of the training has ended.
             OutputError: A checkpoint can't be written.
         """
         self.began = time.perf_counter()
-        with writing(Path(self.args.output_dir)):
+        with writing(Path(self.args.output_dir)), self._told_of_lost_processes():
             super().train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         if self.state.global_step < self.args.max_steps:
             raise InvalidValueError(
@@ -163,6 +181,13 @@ class StageTrainer(SentenceTransformerTrainer):
         if self.state.global_step == max_steps:
             return epochs, 0
         epoch, part = divmod(self.state.epoch, 1)
+        # Where it skips what is done, transformers does not reach the sampler that several devices share, and would go
+        # on in the order of the first epoch.
+        sampler = self._train_dataloader.batch_sampler
+        while sampler is not None:
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(int(epoch))
+            sampler = getattr(sampler, "batch_sampler", None)
         return int(epoch), round(part * len(self._train_dataloader))
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
@@ -230,7 +255,8 @@ class EvaluationCallback(TrainerCallback):
 
 
 class _Guard(TrainerCallback):
-    """Continues the counts of a checkpoint; stops before an update that would spoil the weights."""
+    """Continues the counts of a checkpoint; before an update, averages what the distributed wrapper does not know, and
+    stops where it would spoil the weights."""
 
     def __init__(self, trainer: StageTrainer):
         self.trainer = trainer
@@ -240,9 +266,22 @@ class _Guard(TrainerCallback):
             self.trainer.before = {name: state.log_history[-1][name] for name in ("tokens", "seconds")}
 
     def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        self._average_objective()
         gradients = [p.grad for p in self.trainer.trainable().values() if p.grad is not None]
         if gradients and not torch.isfinite(torch.nn.utils.get_total_norm(gradients)):
             raise self.trainer.not_finite("gradients that are not")
+
+    def _average_objective(self) -> None:
+        """Average the gradients of the objective's own parameters, such as a head, over the devices.
+
+        Only the model is wrapped, and only its gradients are averaged there.
+        """
+        accelerator = self.trainer.accelerator
+        if accelerator.num_processes > 1:
+            for name, parameter in self.trainer.trainable().items():
+                if name.startswith(_OBJECTIVE):
+                    gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                    parameter.grad = accelerator.reduce(gradient, "mean")
 
 
 def trainable(model: nn.Module, loss: nn.Module) -> dict[str, torch.nn.Parameter]:
@@ -254,7 +293,7 @@ def trainable(model: nn.Module, loss: nn.Module) -> dict[str, torch.nn.Parameter
     """
     own = {name: p for name, p in model.named_parameters() if p.requires_grad}
     known = {id(p) for p in model.parameters()}
-    extra = {f"objective.{n}": p for n, p in loss.named_parameters() if p.requires_grad and id(p) not in known}
+    extra = {f"{_OBJECTIVE}{n}": p for n, p in loss.named_parameters() if p.requires_grad and id(p) not in known}
     return own | extra
 
 
