@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from workbook import papers
+from workbook.files import ROOT
 from workbook.papers import claims
 from workbook.papers.claims import Claim
 from workbook.papers.tables import ANCHOR_VARIANTS as ANCHOR_TABLES
@@ -32,6 +33,11 @@ def found(entry, wanted, tries=2000):
         if said == {"holds"} if wanted == "holds" else "fails" in said:
             return True
     return False
+
+
+def test_every_claim_names_the_notebook_that_judges_it():
+    notebooks = {path.stem for path in ROOT.glob("notebooks/[0-9]*.ipynb")}
+    assert {claim.notebook for claim in claims.load().values()} <= notebooks
 
 
 @pytest.mark.parametrize("wanted", ["holds", "fails"])

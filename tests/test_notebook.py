@@ -144,22 +144,22 @@ def test_claims_on_recorded_numbers_are_judged_at_the_scale_of_the_record(start)
         run.claim("llm2vec-simcse", scale="cpus", **numbers)
 
 
-def test_all_claims_of_a_paper_on_what_was_measured(start):
+def test_all_claims_of_a_notebook_are_judged_once(start):
     run = start()
-    measured = {"causal_mean": around(30), "last_token_recency": around(60), "mean_recency": around(55)}
-    made = run.claims("NV-Embed", measured, did_not_learn={"mean_recency": "It did not learn."})
-    assert [verdict.id for verdict in made] == ["nv-embed-recency-bias"]
-    assert [found.verdict for found in made[0].findings.values()] == ["supported", "not tested"]
-    assert run.claims("LENS", measured) == []
-    partly = run.claims("Causal2Vec", {"last_token_recency": around(60)}, scale="cpu")
-    assert [verdict.id for verdict in partly] == ["causal2vec-recency"]
-    assert partly[0].why().startswith("quantities: expected something measured for causal2vec_recency")
-    assert run.verdicts().frame["verdict"].tolist() == ["not tested"] * 2
+    run.claim("llm2vec-layer-cosine", layer_cosine=around(0.4))
+    measured = {"last_token_recency": around(60), "mean_recency": around(55), "causal_mean": around(30)}
+    made = {one.id: one for one in run.claims(measured, did_not_learn={"mean_recency": "It did not learn."})}
+    own = [claim.id for claim in claims.load().values() if claim.notebook == "01_attention"]
+    assert [*made] == [name for name in own if name != "llm2vec-layer-cosine"]
+    recency = made["nv-embed-recency-bias"].findings.values()
+    assert [found.verdict for found in recency] == ["supported", "not tested"]
+    assert "something measured for bidirectional_margin" in made["llm2vec-future-tokens"].why()
+    assert run.claims(measured) == []
 
 
 def test_words_are_escaped_wrapped_and_kept_in_lines():
     words = notebook.Words(pd.DataFrame({"claim": ["a <b>& more", "two"], "here": ["x: +1\ny: +2", "-"]}))
-    assert repr(words) == "claim: a <b>& more\nhere: x: +1 | y: +2\n\nclaim: two\nhere: -"
+    assert repr(words) == "a <b>& more | x: +1; y: +2\ntwo | -"
     page = BeautifulSoup(words._repr_html_(), "html.parser")
     rows = [[cell.get_text() for cell in row.find_all("td")] for row in page.tbody.find_all("tr")]
     assert rows == [["a <b>& more", "x: +1\ny: +2"], ["two", "-"]]

@@ -15,6 +15,8 @@ from workbook.files import ROOT
 KEYS = {"experiment", "description", "scale", "backbone", "backbone_sha256", "cells"}
 CELL = {"variant", "seed", "fingerprint", "rows_sha256", "data", "seconds", "device", "platform", "threads", "written"}
 CELL |= {"versions"}
+ITEMS = {"outcomes"}
+"""Of cells that keep outcomes by item; the oldest don't."""
 
 
 STALE = {name for name in experiments.EXPERIMENTS if name.partition("_")[0].isdigit()}
@@ -26,11 +28,11 @@ NOTEBOOKS = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / 
 def problems(folder):
     """What is wrong with the records of a folder, a line each."""
     for path in sorted(folder.glob("*")):
-        if hygiene.ABSOLUTE_PATH.search(path.read_text(encoding="utf-8")):
+        if path.suffix != ".npz" and hygiene.ABSOLUTE_PATH.search(path.read_text(encoding="utf-8")):
             yield f"{path.name} holds an absolute path"
         if path.suffix == ".json":
             yield from (f"{path.name}: {problem}" for problem in _problems(path))
-        elif path.suffix != ".csv" or not path.with_suffix(".json").exists():
+        elif path.suffix not in (".csv", ".npz") or not path.with_suffix(".json").exists():
             yield f"{path.name} belongs to no record"
 
 
@@ -61,7 +63,7 @@ def _problems(path):
     if list(dict.fromkeys(zip(frame["variant"], frame["seed"], strict=True))) != listed:
         yield "rows in another order than the cells, or of others"
     for cell in manifest["cells"]:
-        if set(cell) != CELL or not {"workbook", "torch", "mteb"} <= set(cell["versions"]):
+        if set(cell) - ITEMS != CELL or not {"workbook", "torch", "mteb"} <= set(cell["versions"]):
             yield f"cell {cell['variant']}, {cell['seed']} says {sorted(cell)}"
         if not (cell["device"] and cell["seconds"] >= 0 and len(cell["fingerprint"]) == 64):
             yield f"cell {cell['variant']}, {cell['seed']}: {cell}"

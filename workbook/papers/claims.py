@@ -39,6 +39,7 @@ class Claim(BaseModel):
         id: Short name, unique in the file.
         paper: The paper's short name.
         place: Section, figure or table.
+        notebook: Name of the notebook that judges it.
         statement: The claim in our words, one or two sentences.
         note: What the paper leaves open, and how the rule reads it.
         published: The paper's numbers by model, then by the names that the rule uses.
@@ -53,6 +54,7 @@ class Claim(BaseModel):
     id: str
     paper: str
     place: str
+    notebook: str = ""
     statement: str
     note: str = ""
     published: dict[str, dict[str, float]] = {}

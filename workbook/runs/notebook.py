@@ -255,24 +255,22 @@ class Run:
 
     def claims(
         self,
-        paper: str,
         measured: Mapping[str, Quantity | float],
         *,
         scale: str | None = None,
         did_not_learn: Mapping[str, str] | None = None,
     ) -> list[claims.Verdict]:
-        """Judge all claims of a paper about what was measured; see :meth:`claim`.
+        """Judge all claims of this notebook that were not judged before; see :meth:`claim`.
 
         Args:
-            paper: The paper's short name.
-            measured: Quantities by the names in the rules. A claim of which it has none is another notebook's.
+            measured: Quantities by the names in the rules. A clause is not tested if one of its names is not there.
             scale: See :meth:`claim`.
             did_not_learn: See :meth:`claim`.
         """
         return [
             self.claim(claim.id, scale=scale, did_not_learn=did_not_learn, **measured)
             for claim in claims.load().values()
-            if claim.paper == paper and {*claim.names()} & {*measured}
+            if claim.notebook == self.notebook and claim.id not in self._judged
         ]
 
     def effects(self) -> pd.DataFrame:
