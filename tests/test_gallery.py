@@ -5,7 +5,8 @@ import re
 import pandas as pd
 import pytest
 
-from workbook.experiments import get
+from workbook.evaluation import OFFLINE_SUITES
+from workbook.experiments import get, levels
 from workbook.experiments.equal_budget import UNTRAINED
 from workbook.experiments.records import Record
 from workbook.files import ROOT
@@ -48,16 +49,17 @@ def test_a_figure_has_its_data_and_every_format():
 
 
 @pytest.fixture(scope="module")
-def averages():
-    """Average scores of the records of notebook 07."""
-    rows = pd.concat(Record(get(name), "cpu").read()[0] for name in ("07_methods", "07_parts"))
-    return rows.query("metric == 'score' and task == 'average'").assign(source="recorded")
+def recorded():
+    """Levels of both suites by variant, of the records of notebook 07."""
+    rows = pd.concat(Record(get(name), "cpu").load(stale=True) for name in ("07_methods", "07_parts"))
+    rows = rows[rows["metric"] == "score"].assign(source="recorded")
+    return levels(rows, {suite: suite for suite in OFFLINE_SUITES}).set_index(["variant", "task"])["score"]
 
 
 @pytest.mark.parametrize(("figure", "column"), [("07_average", "method"), ("07_grid", "variant")])
-def test_what_is_drawn_of_records_is_of_todays(figure, column, averages):
+def test_what_is_drawn_of_records_is_of_todays(figure, column, recorded):
     drawn = pd.read_csv(FIGURES / f"{figure}.csv").query("source == 'recorded'")
     states = drawn.get("state", pd.Series("trained", drawn.index))
-    names = drawn[column] + states.map({"trained": "", "untrained": UNTRAINED})
-    assert len(names) == names.nunique() > 7
-    assert drawn["score"].tolist() == pytest.approx(averages.groupby("variant")["score"].mean()[names].tolist())
+    names = [*zip(drawn[column] + states.map({"trained": "", "untrained": UNTRAINED}), drawn["task"], strict=True)]
+    assert len(names) == len({*names}) > 14
+    assert drawn["score"].tolist() == pytest.approx(recorded[names].tolist())
