@@ -155,7 +155,7 @@ def inside(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
 
 
 def retrieval_and_sts(sizes: Scale) -> Evaluator:
-    """Two tasks of suite docs while a stage trains: retrieval and STS."""
+    """Retrieval, in-domain, and STS, out-of-domain, while a stage trains."""
     from ..training import Evaluator
 
     few = sizes.model_copy(update={"queries": sizes.queries // 2, "documents": sizes.documents // 2, "pairs": 100})
