@@ -14,7 +14,7 @@ from workbook.data.sources import SOURCES
 from workbook.errors import MissingDataError
 from workbook.evaluation import tasks
 
-SOURCE_NAMES = ("docs-mined", "docs-blend", "docs-blend-labels")
+SOURCE_NAMES = ("docs-mined", "docs-mined-large", "docs-blend", "docs-blend-labels")
 
 
 def texts_of(source):
@@ -48,10 +48,11 @@ def test_held_out_reviews_are_never_in_training():
     assert set(reviews().query("split == 'train'")["text"]) <= set(trained)
 
 
-def test_mined_pairs():
+@pytest.mark.parametrize(("source", "rows"), [("docs-mined", 1685), ("docs-mined-large", 9000)])
+def test_mined_pairs(source, rows):
     docs = load_docs().split("train")
-    mined = blend.docs_mined()["docs"].to_pandas()
-    assert len(mined) == 1685
+    mined = SOURCES[source]["pairs"]()["docs"].to_pandas()
+    assert len(mined) == rows == mined["query"].nunique()
     own = dict(zip(docs["query"], docs["document"], strict=True))
     assert (mined["positive"] == mined["query"].map(own)).all()
     negatives = mined[[f"negative_{number}" for number in range(1, 8)]]
@@ -64,7 +65,7 @@ def test_mined_pairs():
 
 def test_mined_negatives_are_hard_and_below_the_margin():
     """The teacher's scores again, for some of the queries; other processors round otherwise."""
-    rows = blend.docs_mined()["docs"].select(range(12)).to_pandas()
+    rows = blend.docs_mined(None)["docs"].select([*range(12), *range(8988, 9000)]).to_pandas()
     names = ["query", "positive", *(f"negative_{number}" for number in range(1, 8))]
     teacher = backbones.load_encoder(device="cpu")
     query, positive, *negatives = (

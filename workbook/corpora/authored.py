@@ -98,7 +98,7 @@ def hard_negatives() -> pd.DataFrame:
     differ between processors.
 
     Returns:
-        1,685 rows, strings: ``id`` (a pair of the train split) and ``negative_1``, the hardest, to ``negative_7``.
+        9,000 rows, strings: ``id`` (a pair of the train split) and ``negative_1``, the hardest, to ``negative_7``.
 
     Raises:
         MissingDataError: The file is absent; the message names its path.

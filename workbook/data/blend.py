@@ -15,17 +15,23 @@ from .curation import from_classes
 NEGATIVES = 7
 """Hard negatives per row. Source: NV-Embed, table 11."""
 
+MINED = 1_685
+"""Rows of :func:`docs_mined` by default: those that the scales up to ``night`` read, and that were mined first."""
+
 _RETRIEVAL = 256  # rows of it in a blend
 _EACH = 16  # texts of each package in a blend
 
 
-def docs_mined() -> dict[str, Dataset]:
+def docs_mined(rows: int | None = MINED) -> dict[str, Dataset]:
     """Summary lines with their descriptions and seven hard negatives each.
+
+    Args:
+        rows: The first mined pairs; None for all.
 
     Raises:
         MissingDataError: None of the mined pairs is in this machine's corpus.
     """
-    return {"docs": _dataset(_mined(), "DocsRetrieval")}
+    return {"docs": _dataset(_mined(rows), "DocsRetrieval")}
 
 
 def docs_blend(documents: str = "examples") -> dict[str, Dataset]:
@@ -48,15 +54,15 @@ def docs_blend(documents: str = "examples") -> dict[str, Dataset]:
     packages = from_classes(train["query"], train["package"], documents=documents, negatives=NEGATIVES)
     polarity = from_classes(praise["text"], praise["label"], documents="labels")
     return {
-        "retrieval": _dataset(_mined().head(_RETRIEVAL), "DocsRetrieval"),
+        "retrieval": _dataset(_mined(MINED).head(_RETRIEVAL), "DocsRetrieval"),
         "packages": _dataset(packages, "PackageClustering", symmetric=documents == "examples"),
         "reviews": _dataset(polarity, "ReviewClassification"),
     }
 
 
-def _mined() -> pd.DataFrame:
+def _mined(rows: int | None) -> pd.DataFrame:
     """Columns query, positive, negative_1, ..."""
-    train, ids = load_docs().split("train").set_index("id"), hard_negatives()
+    train, ids = load_docs().split("train").set_index("id"), hard_negatives()[:rows]
     known = ids.map(set(train.index).__contains__).all(axis=1)  # isin is slow with the strings of pandas 3
     if not known.any():
         raise MissingDataError(

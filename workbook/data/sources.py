@@ -100,6 +100,7 @@ def _docs_pairs() -> dict[str, Dataset]:
 SOURCES: dict[str, dict[str, Callable[[], Any]]] = {
     "docs": {"chunks": _docs_texts, "texts": _docs_sentences, "pairs": _docs_pairs},
     "docs-mined": {"pairs": docs_mined},
+    "docs-mined-large": {"pairs": partial(docs_mined, None)},
     "docs-blend": {"pairs": docs_blend},
     "docs-blend-labels": {"pairs": partial(docs_blend, "labels")},
     "wikitext": {"chunks": wikitext, "texts": wikitext},
