@@ -75,7 +75,7 @@ class Variant:
             UnknownNameError: No such scale, or a stage that the recipe does not have.
         """
         made = (self.recipe or methods.get(self.method).recipe)(scale, backbone)
-        return made.only(*self.stages)
+        return methods.fitted(made.only(*self.stages), scale, backbone)
 
     def chain(self, scale: str, backbone: str) -> Chain:
         """Its chain at a scale: the method's own with the variant's options.

@@ -10,12 +10,12 @@ from ..scale import get_scale
 from ..training.recipe import Recipe
 from . import anchor, causal2vec, gritlm, icl, lens, llm2vec, nv_embed
 from .chain import Chain
-from .stages import contrastive
+from .stages import contrastive, fitted
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-__all__ = ["METHODS", "Chain", "Method", "build", "get", "hybrid", "options", "recipe"]
+__all__ = ["METHODS", "Chain", "Method", "build", "fitted", "get", "hybrid", "options", "recipe"]
 
 
 class Method(NamedTuple):
@@ -123,7 +123,7 @@ def recipe(method: str, scale: str, backbone: str = "smollm2-135m") -> Recipe:
         >>> [stage.name for stage in recipe("llm2vec", "quick", "tiny-llama").stages]
         ['mntp', 'simcse', 'contrastive']
     """
-    return get(method).recipe(scale, backbone)
+    return fitted(get(method).recipe(scale, backbone), scale, backbone)
 
 
 def options(method: str, scale: str, backbone: str = "smollm2-135m") -> dict[str, Any]:

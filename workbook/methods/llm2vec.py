@@ -15,6 +15,7 @@ MNTP = {
     "cpu": {"steps": 100, "batch_size": 16, "max_length": 64, "learning_rate": 1e-3, "warmup_steps": 10},
     # A million tokens, and a little: 1000 batches of 16 chunks of 64.
     "night": {"steps": 1000, "batch_size": 16, "max_length": 64, "learning_rate": 1e-3, "warmup_steps": 100},
+    # Four times the tokens of a night, in larger batches, and not ten times: docs has about a million words to repeat.
     "gpu": {"steps": 1000, "batch_size": 32, "max_length": 128, "learning_rate": 5e-4, "warmup_steps": 50},
     # The decay is sized for three epochs, as in the released code: some 228,000 chunks with the tokenizer of Llama.
     # 1000 steps are trained; so with the other two stages.
