@@ -50,7 +50,7 @@ def get(name: str) -> Experiment:
 
 
 def find(names: list[str]) -> list[Experiment]:
-    """The experiments of those notebooks (``02``, ``2``) or names (``02_stages``), in their order.
+    """The experiments of those notebooks (``02``, ``2``) or names (``02_stages``), in the order of the list, each once.
 
     Args:
         names: Numbers of notebooks, or names of experiments.
@@ -58,10 +58,10 @@ def find(names: list[str]) -> list[Experiment]:
     Raises:
         UnknownNameError: No experiment of that name or notebook; the message lists all.
     """
-    chosen = set()
+    chosen: dict[str, Experiment] = {}
     for name in names:
-        matches = {key for key in EXPERIMENTS if name == key or key.partition("_")[0] == name.zfill(2)}
+        matches = {k: one for k, one in EXPERIMENTS.items() if name == k or k.partition("_")[0] == name.zfill(2)}
         if not matches:
             raise UnknownNameError("experiment", name, EXPERIMENTS)
         chosen |= matches
-    return [experiment for key, experiment in EXPERIMENTS.items() if key in chosen]
+    return list(chosen.values())
