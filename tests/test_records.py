@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -16,10 +17,11 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+import recorded_apart
 
 from workbook import backbones, cli, experiments, methods
 from workbook.data import rows
-from workbook.errors import DamagedFileError, MissingDataError, OutputError, UnknownNameError
+from workbook.errors import DamagedFileError, MissingDataError, OutputError, TrainingError, UnknownNameError
 from workbook.evaluation.outcomes import Outcomes, pack
 from workbook.experiments import Experiment, Record, Variant, grid, paired, quantities, records
 from workbook.experiments.suite import kept_along
@@ -331,6 +333,66 @@ def test_a_process_that_dies_leaves_what_it_had_and_no_lock(other, record, compu
     assert len(computed) == 2
 
 
+# Cells in processes of their own
+
+
+@pytest.fixture
+def apart(computed, tmp_path, monkeypatch):
+    """A record that other processes can compute, by its measure; and the processes that measured a cell of it."""
+    monkeypatch.setenv("RECORDED_APART", str(tmp_path))
+
+    def apart(measure):
+        return Record(recorded_apart.experiment(measure), "quick", "tiny-llama", tmp_path / "runs")
+
+    return apart
+
+
+def measured_by(folder):
+    return [int(path.name.split("-")[1]) for path in sorted(folder.glob("process-*"))]
+
+
+def test_each_cell_has_a_process_of_its_own(apart, record, tmp_path):
+    told = []
+    frame = apart(recorded_apart.measure).fill([0, 1], apart=True, told=told.append)
+    processes = measured_by(tmp_path)
+    assert len({*processes}) == 3
+    assert os.getpid() not in processes
+    assert [line.rpartition(",")[0] for line in told] == [f"02_small: {name}, seed {seed}" for name, seed in CELLS]
+    same(record("here").fill([0, 1]), frame)
+    assert not [pid for pid in processes if os.path.exists(f"/proc/{pid}")]
+
+
+def test_what_a_process_refuses_is_said_as_it_was(apart):
+    with pytest.raises(UnknownNameError, match=r"^Unknown colour 'rde'\. Did you mean 'red'\? Expected one of: red\.$"):
+        apart(recorded_apart.refused).fill([0], apart=True)
+
+
+def test_a_process_that_the_system_ends_is_said(apart, record):
+    with pytest.raises(TrainingError, match=r"Expected a process to compute a cell, it died.* give the same command"):
+        apart(recorded_apart.killed).fill([0], apart=True)
+    assert cells(record().fill([0])) == CELLS[:2], "the cell is free again"
+
+
+@pytest.mark.parametrize("ended", [signal.SIGINT, signal.SIGKILL])
+def test_the_process_of_a_cell_ends_with_the_command(apart, tmp_path, ended):
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    command = [sys.executable, "-c", "import recorded_apart; recorded_apart.main()"]
+    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path}, stderr=subprocess.DEVNULL) as recording:
+        while not measured_by(tmp_path):
+            assert recording.poll() is None
+            time.sleep(0.05)
+        recording.send_signal(ended)
+        recording.wait(60)
+    (cell,) = measured_by(tmp_path)
+    for _ in range(200):
+        if not os.path.exists(f"/proc/{cell}"):
+            break
+        time.sleep(0.05)
+    else:
+        os.kill(cell, signal.SIGKILL)
+        pytest.fail("it went on")
+
+
 # Staleness
 
 
@@ -563,8 +625,15 @@ def test_names_that_do_not_exist(record, experiment):
 def test_experiments_are_found_by_notebook_and_by_name():
     ours = [name for name in experiments.EXPERIMENTS if name.startswith("02_")]
     assert [found.name for found in experiments.find(["2"])] == ours
-    assert [found.name for found in experiments.find(["02_words", "02_stages"])] == ["02_stages", "02_words"]
-    assert [found.name for found in experiments.find(["02_words", "02"])] == ours
+    assert [found.name for found in experiments.find(["02_words", "02_stages"])] == ["02_words", "02_stages"]
+    rest = [name for name in ours if name != "02_words"]
+    assert [found.name for found in experiments.find(["02_words", "02", "02_words"])] == ["02_words", *rest]
+
+
+def test_experiments_are_recorded_in_the_order_that_is_asked_for():
+    asked = [found.name for found in experiments.find(["06_early", "05"])]
+    assert asked[0] == "06_early"
+    assert asked[1:] == [name for name in experiments.EXPERIMENTS if name.startswith("05_")] != []
 
 
 # Outcomes by item
@@ -727,8 +796,9 @@ def test_a_notebook_shows_a_stale_record_under_a_note(start, record):
 
 
 @pytest.fixture
-def workbook(start, monkeypatch, capsys):
-    """Run a command; returns exit code, output, errors."""
+def workbook(start, apart, monkeypatch, capsys):
+    """Run a command; returns exit code, output, errors. Its cells are computed by other processes."""
+    monkeypatch.setitem(experiments.EXPERIMENTS, "02_small", recorded_apart.experiment(recorded_apart.measure))
 
     def workbook(*arguments):
         monkeypatch.setattr(sys, "argv", ["workbook", *arguments])
@@ -739,15 +809,17 @@ def workbook(start, monkeypatch, capsys):
     return workbook
 
 
-def test_the_command_records_and_goes_on(workbook, record, computed):
+def test_the_command_records_and_goes_on(workbook, record, tmp_path):
     command = ["record", "02_small", "--scale", "quick", "--backbone", "tiny-llama", "--seeds"]
     code, out, _ = workbook(*command, "1")
     assert (code, cells(record().load())) == (0, CELLS[:2])
-    assert out == record().provenance() + "\n"
+    *told, last = out.splitlines()
+    assert [line.rpartition(",")[0] for line in told] == ["02_small: plain, seed 0", "02_small: trained, seed 0"]
+    assert last == record().provenance()
     code, out, _ = workbook(*command, "2")
     assert (code, cells(record().load())) == (0, CELLS)
     assert "seeds 0, 1, 3 cells" in out
-    assert len(computed) == 3
+    assert len(measured_by(tmp_path)) == 3
 
 
 @pytest.mark.parametrize(
@@ -774,7 +846,7 @@ def test_a_trial_is_recorded_elsewhere(workbook, tmp_path):
     code, out, _ = workbook(
         "record", "02_small", "--scale=quick", "--backbone=tiny-llama", f"--output={tmp_path / 'tried'}"
     )
-    assert (code, out.startswith("Recorded: 02_small")) == (0, True)
+    assert (code, "\nRecorded: 02_small" in out) == (0, True)
     assert {path.suffix for path in (tmp_path / "tried").iterdir()} == {".csv", ".json", ".npz"}
     assert not (tmp_path / "runs").exists()
 

@@ -212,7 +212,8 @@ def train(
 @app.command()
 def record(
     notebooks: Annotated[
-        list[str], typer.Argument(metavar="NN...", help="Numbers of notebooks, or names of experiments.")
+        list[str],
+        typer.Argument(metavar="NN...", help="Numbers of notebooks, or names of experiments, in the order to record."),
     ],
     scale: ScaleOption = "cpu",
     backbone: Annotated[str, typer.Option(help="Carried model, folder or Hub id.")] = "smollm2-135m",
@@ -223,6 +224,7 @@ def record(
 
     Without --output, records go into data/runs, where notebooks read them. Name another folder for a trial.
 
+    Each is computed in a process of its own, so that memory does not grow over days.
     A stopped command continues where it was. Several at once share the work.
     """
     from . import experiments
@@ -231,9 +233,9 @@ def record(
     chosen = [experiments.Record(experiment, scale, backbone, output) for experiment in experiments.find(notebooks)]
     for seed in range(seeds):  # a whole table of one seed is worth more than three seeds of half a table
         for one in chosen:
-            one.fill(range(seed + 1), wait=False)
+            one.fill(range(seed + 1), wait=False, apart=True, told=_told)
     for one in chosen:
-        one.fill(range(seeds))
+        one.fill(range(seeds), apart=True, told=_told)
         print(one.provenance())
 
 
@@ -288,6 +290,14 @@ def doctor() -> None:
     ready = all(finding.well is not False for finding in findings)
     print("The notebooks can run." if ready else "The notebooks can't run: see what is MISSING above.")
     raise typer.Exit(0 if ready else 1)
+
+
+def _told(what: str) -> None:
+    """Say what was done beside a bar, or in a log, where it is seen at once."""
+    from tqdm import tqdm
+
+    tqdm.write(what)
+    sys.stdout.flush()
 
 
 def _assigned(option: str, expected: str, entries: Iterable[str]) -> dict[str, str]:

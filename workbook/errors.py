@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from numbers import Integral
+from typing import Any
 
 
 class WorkbookError(Exception):
     """Base of all errors that a user can fix; the command line prints the message alone, without a traceback."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        # Several make their message of parts that they don't keep, and would not come out of another process whole.
+        return _restored, (type(self), self.args)
+
+
+def _restored(kind: type[WorkbookError], args: tuple[Any, ...]) -> WorkbookError:
+    error = kind.__new__(kind)
+    error.args = args
+    return error
 
 
 class UnknownNameError(WorkbookError, ValueError):

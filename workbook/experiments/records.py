@@ -15,9 +15,10 @@ import platform
 import time
 import warnings
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from ..files import ROOT, atomic_file, locked
 from ..resolved import digest
 from ..scale import get_scale
 from .grid import Experiment, Variant
+from .processes import in_own_process
 
 RECORDED = ROOT / "data" / "runs"
 """Folder of the records that the project keeps."""
@@ -130,6 +132,8 @@ class Record:
         *,
         wait: bool = True,
         progress: bool | None = None,
+        apart: bool = False,
+        told: Callable[[str], None] | None = None,
     ) -> pd.DataFrame:
         """Compute missing and stale cells, keep each as soon as it is done, and return the rows of all cells asked for.
 
@@ -142,11 +146,15 @@ class Record:
             variants: Names of variants; empty for all.
             wait: Wait for cells that other processes are computing; otherwise leave their rows out.
             progress: Whether to show a bar over the cells; None for in a terminal.
+            apart: Compute each cell in a process of its own, which gives its memory back when it ends; it costs the
+                seconds of loading the libraries.
+            told: Called with the name and the seconds of each cell that was computed.
 
         Raises:
             UnknownNameError: No such variant.
             DamagedFileError: One of the two files can't be read.
             OutputError: The folder can't be written.
+            TrainingError: The process of a cell died, as one does that the system ends for want of memory.
         """
         asked = self.experiment.cells(list(seeds), variants)
         waiting = list(asked)
@@ -168,8 +176,12 @@ class Record:
                     try:
                         with locked(claim, timeout=0):
                             if not self._has(variant, seed, fingerprint):
-                                bar.set_postfix_str(f"{variant.name}, seed {seed}")
-                                self._compute(variant, seed, fingerprint, progress)
+                                began, name = time.perf_counter(), f"{variant.name}, seed {seed}"
+                                bar.set_postfix_str(name)
+                                compute = partial(in_own_process, self._compute) if apart else self._compute
+                                compute(variant, seed, fingerprint, progress)
+                                if told:
+                                    told(f"{self.experiment.name}: {name}, {time.perf_counter() - began:.0f} s")
                     except filelock.Timeout:
                         continue
                     waiting.remove((variant, seed))

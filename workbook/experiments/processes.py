@@ -1,0 +1,52 @@
+"""Computing in a process of its own, which gives all its memory back when it ends."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+from ..errors import TrainingError
+
+
+def in_own_process(compute: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of a function, computed in a fresh process; its errors are raised here.
+
+    The process does not outlive the call, not even when that is interrupted, or this process killed.
+
+    Args:
+        compute: A function that can be pickled.
+        *arguments: What it is called with; they are pickled too.
+
+    Raises:
+        TrainingError: The process died.
+    """
+    # Not a fork: torch's threads, and a CUDA device, do not survive one.
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_follow_parent) as pool:
+        try:
+            return pool.submit(compute, *arguments).result()
+        except BrokenProcessPool as error:
+            raise TrainingError(
+                "Expected a process to compute a cell, it died: the system ends one that takes too much memory. What "
+                "was recorded is kept. Free some memory, and give the same command again."
+            ) from error
+        except KeyboardInterrupt:
+            for child in multiprocessing.active_children():
+                child.terminate()
+            raise
+
+
+def _follow_parent() -> None:
+    """Leave it to the parent to end this process, and end it when the parent is gone."""
+
+    def watch() -> None:
+        multiprocessing.parent_process().join()
+        os._exit(1)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C reaches both; the parent's answer is enough
+    threading.Thread(target=watch, daemon=True).start()
