@@ -9,15 +9,16 @@ import pandas as pd
 import pytest
 import torch
 from datasets import Dataset
-from mteb.abstasks import AbsTaskPairClassification
+from mteb.abstasks import AbsTaskPairClassification, AbsTaskSTS
 from mteb.abstasks.clustering_legacy import AbsTaskClusteringLegacy
 from scipy.stats import spearmanr, t
 
 import workbook
 from workbook.corpora import authored
 from workbook.errors import InvalidValueError, MissingDataError, UnknownNameError
-from workbook.evaluation import OFFLINE_SUITES, SUITES, average, compare, evaluate, tasks
+from workbook.evaluation import OFFLINE_SUITES, SUITES, average, compare, evaluate, instructions_of, tasks
 from workbook.evaluation.effects import Quantity, effect
+from workbook.evaluation.encoder import Encoder
 from workbook.evaluation.outcomes import Outcomes
 from workbook.scale import get_scale
 
@@ -329,6 +330,95 @@ def test_older_forms_of_tasks_have_intervals_too(model, monkeypatch):
     assert list(frame["metric"]) == ["max_ap", "v_measure"]
     assert list(frame["items"]) == [12, 2]
     assert frame[["low", "high"]].notna().all(axis=None)
+
+
+# Memory and length
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """What an encoder kept, and how long texts may be, after each call."""
+    seen, encode = [], Encoder.encode
+
+    def watching(encoder, *arguments, **options):
+        made = encode(encoder, *arguments, **options)
+        seen.append((options["task_metadata"].name, encoder.kept, encoder.model.max_seq_length))
+        return made
+
+    monkeypatch.setattr(Encoder, "encode", watching)
+    return seen
+
+
+NAMES = ("STS12", "STS13", "STS14", "STS15", "STS16")
+
+
+def sts(name, texts=10):
+    """A task of mteb over texts of its own."""
+    own = [f"{name} says {number}" for number in range(texts)]
+    rows = {"sentence1": own, "sentence2": own[::-1], "score": np.linspace(0, 5, texts)}
+    return published(AbsTaskSTS, rows, name=name)
+
+
+def test_vectors_do_not_grow_with_the_number_of_tasks(model, watched, monkeypatch):
+    monkeypatch.setattr("workbook.evaluation.run.tasks", lambda *_: [sts(name) for name in NAMES])
+    evaluate(model, NAMES, scale=LONG)
+    assert {name for name, *_ in watched} == {*NAMES}
+    assert {kept for _, kept, _ in watched} == {10}, "its own texts, each once, and no other task's"
+
+
+def test_a_task_that_is_larger_than_memory_keeps_no_vectors(model, watched, monkeypatch):
+    monkeypatch.setattr("workbook.evaluation.encoder.KEPT", 9)
+    monkeypatch.setattr("workbook.evaluation.run.tasks", lambda *_: [sts("STS12"), sts("STS13", 9)])
+    few = evaluate(model, NAMES[:2], scale=LONG)
+    assert [kept for _, kept, _ in watched] == [0, 0, 9, 9]
+    monkeypatch.undo()
+    monkeypatch.setattr("workbook.evaluation.run.tasks", lambda *_: [sts("STS12"), sts("STS13", 9)])
+    same = ["task", "score", "low", "high", "items"]
+    pd.testing.assert_frame_equal(evaluate(model, NAMES[:2], scale=LONG)[same], few[same])
+
+
+def test_tasks_over_the_docs_corpus_share_their_vectors(model, docs, watched):
+    names = ["ParaphraseLadder", "DocsRetrieval", "DocsReranking", "TopicClustering"]
+    evaluate(model, names, scale=QUICK, instructions=None)
+    most = {name: kept for name, kept, _ in watched}
+    assert most["DocsRetrieval"] == most["DocsReranking"] == QUICK.queries + QUICK.documents
+    assert most["ParaphraseLadder"] <= 2 * QUICK.pairs
+    assert most["TopicClustering"] <= QUICK.texts
+
+
+def test_tasks_that_no_scale_sizes_read_512_tokens(model, watched, monkeypatch):
+    made = tasks("ParaphraseLadder", QUICK)
+    monkeypatch.setattr("workbook.evaluation.run.tasks", lambda *_: [*made, sts("STS12")])
+    evaluate(model, ["ParaphraseLadder", "STS12"], scale=QUICK)
+    assert {(name, length) for name, _, length in watched} == {("ParaphraseLadder", 64), ("STS12", 512)}
+    watched.clear()
+    evaluate(model, ["ParaphraseLadder", "STS12"], scale=QUICK, max_length=100)
+    assert {length for *_, length in watched} == {100}
+    assert model.max_seq_length == 512
+
+
+def test_each_task_has_the_instruction_of_its_suite(model, monkeypatch):
+    asked = []
+
+    def encode(texts, prompt=None, **options):
+        asked.append(prompt)
+        return np.random.default_rng(0).normal(size=(len(texts), 2))
+
+    made = tasks("ParaphraseLadder", QUICK)
+    monkeypatch.setattr("workbook.evaluation.run.tasks", lambda *_: [*made, sts("STS15")])
+    monkeypatch.setattr(model, "encode", encode)
+    known = {name: authored.instructions(name).set_index("task")["instruction"] for name in ("docs", "lens", "anchor")}
+    for name, instructions in {"suite": "lens", "anchor": "anchor"}.items():
+        asked.clear()
+        evaluate(model, ["other", "lens-7"], scale=QUICK, instructions=name)
+        assert {*asked} == {known["docs"]["ParaphraseLadder"], known[instructions]["STS15"]}
+
+
+def test_a_methods_own_instructions():
+    assert instructions_of("", "nv-embed") == "nv-embed"
+    assert instructions_of("", "mean") == instructions_of("", None) == "suite"
+    assert instructions_of("lens", "nv-embed") == "lens"
+    assert instructions_of("none", "nv-embed") is None
 
 
 # Bad input

@@ -1,8 +1,9 @@
 """Evaluation through mteb: offline tasks of every type, the papers' suites, intervals, paired comparisons, rankings."""
 
+from .along import along
 from .effects import Estimate, Quantity, effect
 from .rankings import agreement, complement, cosines, neighbours
-from .run import average, compare, evaluate
+from .run import average, compare, evaluate, instructions_of
 from .suites import OFFLINE_SUITES, SUITES, tasks
 
 __all__ = [
@@ -11,12 +12,14 @@ __all__ = [
     "Estimate",
     "Quantity",
     "agreement",
+    "along",
     "average",
     "compare",
     "complement",
     "cosines",
     "effect",
     "evaluate",
+    "instructions_of",
     "neighbours",
     "tasks",
 ]

@@ -15,24 +15,35 @@ if TYPE_CHECKING:
     import pandas as pd
     from sentence_transformers import SentenceTransformer
 
+KEPT = 100_000
+"""Most vectors that are kept at a time: 1.6 GB of 4096 numbers each."""
+
 
 class Encoder:
     """A SentenceTransformer with the interface that mteb expects.
 
     Queries go through ``encode_query``, documents through ``encode_document`` and other texts through ``encode``, each
     with the bare instruction of the task, if any, as ``prompt``; only a model that begins with a
-    ``workbook.modules.Decoder`` can lay it out. Vectors are kept, so that a text that several tasks share under one
-    instruction is embedded once.
+    ``workbook.modules.Decoder`` can lay it out. Vectors are kept until :meth:`forget`, so that a text that several
+    tasks share under one instruction is embedded once; but no more than :data:`KEPT` of them, since the corpora of MTEB
+    are larger than any memory.
 
     Args:
         model: Any SentenceTransformer; with instructions, one that begins with a Decoder.
         instructions: Columns task, side (query, document or both), instruction; None for no instructions.
         batch_size: Texts per batch.
+        pool: Processes on several devices, as ``model.start_multi_process_pool`` gives them; None for the model's own.
     """
 
-    def __init__(self, model: SentenceTransformer, instructions: pd.DataFrame | None = None, batch_size: int = 32):
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        instructions: pd.DataFrame | None = None,
+        batch_size: int = 32,
+        pool: dict[str, Any] | None = None,
+    ):
         self.model = model
-        self.batch_size = batch_size
+        self.batch_size, self.pool = batch_size, pool
         self.mteb_model_meta = ModelMeta.create_empty()
         self._instructions = {}
         if instructions is not None:
@@ -40,6 +51,15 @@ class Encoder:
             self._instructions = {(task, side): instruction for task, side, instruction in rows}
         self._vectors: dict[tuple[str | None, str | None], dict[str, np.ndarray]] = {}
         self._digest = hashlib.sha256()
+
+    @property
+    def kept(self) -> int:
+        """Number of vectors that are kept."""
+        return sum(map(len, self._vectors.values()))
+
+    def forget(self) -> None:
+        """Keep no vector any more."""
+        self._vectors.clear()
 
     def instruction(self, task: str, prompt_type: PromptType | None) -> str | None:
         """The instruction in front of a text, or None; texts that are neither query nor document get the query's.
@@ -70,18 +90,23 @@ class Encoder:
         instruction = self.instruction(task_metadata.name, prompt_type)
         vectors = self._vectors.setdefault((role, instruction), {})
         new = [text for text in dict.fromkeys(texts) if text not in vectors]
+        own: dict[str, np.ndarray] = {}
         if new:
             methods = {"query": self.model.encode_query, "document": self.model.encode_document}
             encode = methods.get(role, self.model.encode)
-            made = encode(new, prompt=instruction, batch_size=self.batch_size, show_progress_bar=False)
+            options = {"batch_size": self.batch_size, "show_progress_bar": False, "pool": self.pool}
+            made = encode(new, prompt=instruction, **options)
             bad = [text for text, vector in zip(new, made, strict=True) if not np.isfinite(vector).all()]
             if bad:
                 got = f"NaN or inf for {len(bad)} of {len(new)} texts, the first {bad[0]!r}"
                 hint = "A training that ran away leaves such a model."
                 raise InvalidValueError(f"vectors of {task_metadata.name}", "finite numbers", got, hint)
-            vectors.update(zip(new, made, strict=True))
+            own = dict(zip(new, made, strict=True))
         self._digest.update(repr(texts).encode())
-        return np.stack([vectors[text] for text in texts])
+        found = np.stack([own[text] if text in own else vectors[text] for text in texts])
+        if self.kept + len(own) <= KEPT:
+            vectors.update(own)
+        return found
 
     def digest(self) -> str:
         """Digest of the texts embedded since the last call."""

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import random
-import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
+from ..backbones import capability
 from ..corpora import authored
-from ..errors import InvalidValueError, MissingDataError, whole
+from ..errors import InvalidValueError, whole
+from ..files import atomic_file, scratch_folder, writing
 from ..scale import Scale, get_scale
 from .effects import Quantity, effect
-from .local import file_names
-from .outcomes import Outcomes, average_precision, units
-from .suites import OFFLINE_SUITES, SUITES, task_names, tasks
+from .suites import MTEB_LENGTH, OFFLINE, OFFLINE_SUITES, ONE_CORPUS, SUITES, task_names, tasks
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -36,9 +36,13 @@ def evaluate(
     name: str | None = None,
     seed: int = 0,
     batch_size: int = 32,
+    max_length: int | None = None,
+    devices: Sequence[str] = (),
+    key: str | None = None,
+    table: Path | None = None,
     progress: bool | None = None,
 ) -> pd.DataFrame:
-    """Evaluate a model on a suite through mteb; nothing is read from or written to mteb's result cache.
+    """Evaluate a model on a suite through mteb.
 
     The scores are mteb's, and depend on the model and the scale alone. ``low`` and ``high`` bound the 95 % normal
     bootstrap interval over items (queries, texts, pairs; pairs that share their first text are drawn together). For
@@ -49,15 +53,22 @@ def evaluate(
     Args:
         model: Any SentenceTransformer. Queries go through ``encode_query``, documents through ``encode_document``.
         suite: Names of suites, from :data:`SUITES`, or of tasks; those of mteb too.
-        scale: Sizes of the offline tasks, resamples, and the longest input in tokens.
-        instructions: ``suite`` for those of the suites (a paper's), a paper's name, ``docs`` or ``english`` for that
-            set, None for none. They are given bare, as ``prompt``, to models that begin with a
-            ``workbook.modules.Decoder``, which lays them out. ``suite`` gives none to single tasks, nor to other
-            models, which would put a bare instruction straight before the text and pool both; a model's own prompts
-            still apply.
+        scale: Sizes of the offline tasks, resamples, and the longest text of the offline tasks in tokens.
+        instructions: ``suite`` for those of each task's suite (a paper's); a paper's name, ``docs`` or ``english`` for
+            that set, and for tasks that it lacks the suite's; None for none. They are given bare, as ``prompt``, to
+            models that begin with a ``workbook.modules.Decoder``, which lays them out. ``suite`` gives none to single
+            tasks, nor to other models, which would put a bare instruction straight before the text and pool both; a
+            model's own prompts still apply.
         name: Name of the model in the frame; by default its own.
         seed: Of the bootstrap.
         batch_size: Texts per batch.
+        max_length: Longest text in tokens; None for the scale's in offline tasks and
+            :data:`~.suites.MTEB_LENGTH` in others. A model that is made for shorter texts keeps its own.
+        devices: Torch devices that share the texts, each with a copy of the model in a process of its own; none for
+            the device where the model lies.
+        key: Hash of the model's content. With it, results are kept in the cache (:class:`~.kept.Kept`), and what is
+            there is not computed again; None keeps nothing.
+        table: A CSV file, written again with a row more after every task.
         progress: Whether to show a bar over the tasks; None for in a terminal and in a notebook.
 
     Returns:
@@ -67,6 +78,7 @@ def evaluate(
         InvalidValueError, UnknownNameError: A value outside its range, a name that does not exist; a named set of
             instructions for a model that does not begin with a Decoder; or a model whose vectors are not finite.
         MissingDataError: The data of a task are not on this machine and can't be fetched.
+        OutputError: The table, or the cache, can't be written.
     """
     from sentence_transformers import SentenceTransformer
 
@@ -75,50 +87,78 @@ def evaluate(
     if not isinstance(model, SentenceTransformer):
         raise InvalidValueError("model", "a SentenceTransformer", model, "workbook.build(method) makes one.")
     batch_size, seed = whole("batch_size", batch_size), whole("seed", seed, 0)
+    max_length = None if max_length is None else whole("max_length", max_length, of="tokens")
     scale = scale if isinstance(scale, Scale) else get_scale(scale)
     names, asked = task_names(suite), [suite] if isinstance(suite, str) else list(suite)
     first = next(iter(model), None)
     lays_out = all(isinstance(next(iter(part), None), Decoder) for part in _parts(model))
-    if instructions == "suite":
-        sets = {SUITES[one].instructions if one in SUITES else None for one in asked}
-        instructions = sets.pop() if len(sets) == 1 and lays_out else None
-    known = None if instructions is None else _instructions(instructions)
-    if known is not None and not lays_out:
+    if instructions not in ("suite", None) and not lays_out:
+        _instructions(instructions)  # a name that does not exist is the first mistake
         expected = f"suite or None for a model that begins with {type(first).__name__} instead of a Decoder"
         hint = "To give it instructions in its own words, set them as model.prompts['query'] and ['document']."
         raise InvalidValueError("instructions", expected, instructions, hint)
     label = name or model.model_card_data.model_name or "model"
     suites = {task: one for one in asked[::-1] if one in SUITES for task in SUITES[one].tasks}
+    known = _known(instructions if lays_out else None, suites, names)
+    for device in devices:
+        capability(device)  # refuses one that is not there
     rows, outcomes = [], {}
-    with _undisturbed(), cut_to(model, scale.max_length):
-        from tqdm.auto import tqdm
-
+    with _undisturbed(), contextlib.ExitStack() as stack:
+        found = tasks(names, scale)
+        if table is not None:  # whether it can be written is known before hours of work
+            with writing(table), scratch_folder(table.parent):
+                pass
+        bar = stack.enter_context(_bar(len(found), label, progress))
         from .encoder import Encoder
+        from .items import outcomes_of
+        from .kept import Kept
 
-        encoder = Encoder(model, known, batch_size)
-        bar = tqdm(tasks(names, scale), desc=label, leave=False, disable=None if progress is None else not progress)
-        for task in bar:
-            bar.set_postfix_str(task.metadata.name)
-            started = time.perf_counter()
-            result = outcomes[task.metadata.name] = _run(task, encoder)
-            score = effect({"it": 1.0}, {"it": Quantity.of(result)}, scale.resamples, seed)
-            rows.append(
-                {
-                    "model": label,
-                    "suite": suites.get(task.metadata.name, "tasks"),
-                    "task": task.metadata.name,
-                    "type": task.metadata.type,
-                    "metric": task.metadata.main_score,
-                    "score": score.value,
-                    "low": max(score.low, -100.0),
-                    "high": min(score.high, 100.0),
-                    "items": result.items,
-                    "seconds": time.perf_counter() - started,
-                }
-            )
+        dtype = next(model.parameters()).dtype
+        for length, group in groupby(found, key=lambda task: max_length or _length(task, scale)):
+            kept, left = None if key is None else Kept(key, dtype, known, length), list(group)
+            with cut_to(model, length), _pool(model, devices) as pool:
+                encoder = Encoder(model, known, batch_size, pool)
+                while left:
+                    task = left.pop(0)
+                    bar.set_postfix_str(task.metadata.name)
+                    result, seconds = outcomes_of(task, encoder, kept)
+                    outcomes[task.metadata.name] = result
+                    score = effect({"it": 1.0}, {"it": Quantity.of(result)}, scale.resamples, seed)
+                    rows.append(
+                        {
+                            "model": label,
+                            "suite": suites.get(task.metadata.name, "tasks"),
+                            "task": task.metadata.name,
+                            "type": task.metadata.type,
+                            "metric": task.metadata.main_score,
+                            "score": score.value,
+                            "low": max(score.low, -100.0),
+                            "high": min(score.high, 100.0),
+                            "items": result.items,
+                            "seconds": seconds,
+                        }
+                    )
+                    if table is not None:
+                        with atomic_file(table) as temporary:
+                            pd.DataFrame(rows, columns=COLUMNS).to_csv(temporary, index=False, lineterminator="\n")
+                    if not {task.metadata.name} & ONE_CORPUS or not {one.metadata.name for one in left} & ONE_CORPUS:
+                        encoder.forget()
+                    bar.update()
     frame = pd.DataFrame(rows, columns=COLUMNS)
     frame.attrs |= {"outcomes": outcomes, "bootstrap": (scale.resamples, seed)}
     return frame
+
+
+def instructions_of(asked: str, method: str | None) -> str | None:
+    """The instructions of a saved model, as :func:`evaluate` takes them.
+
+    Args:
+        asked: The name of a set, ``none``, or empty for the method's own.
+        method: The method that trained the model, if known; one without a paper has the suites'.
+    """
+    if asked:
+        return None if asked == "none" else asked
+    return method if method and method.replace("-", "_") in authored.PAPERS else "suite"
 
 
 def compare(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
@@ -180,6 +220,23 @@ def average(scores: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(rows, ignore_index=True) if rows else scores.iloc[:0]
 
 
+def _length(task: Any, scale: Scale) -> int:
+    return scale.max_length if task.metadata.name in OFFLINE else MTEB_LENGTH
+
+
+def _known(name: str | None, suites: Mapping[str, str], names: Sequence[str]) -> pd.DataFrame | None:
+    """The instructions of tasks: of the named set, and where that is ``suite`` or has none, of each task's suite."""
+    if name is None:
+        return None
+    own = None if name == "suite" else _instructions(name)
+    rows = [] if own is None else [own[own["task"].isin(names)]]
+    for task in names:
+        if task in suites and (own is None or task not in set(own["task"])):
+            of_suite = _instructions(SUITES[suites[task]].instructions)
+            rows.append(of_suite[of_suite["task"] == task])
+    return pd.concat(rows, ignore_index=True) if rows else None
+
+
 def _instructions(name: str) -> pd.DataFrame:
     """The instructions of a set for evaluation, without those for training."""
     frame = authored.instructions(name)
@@ -202,120 +259,23 @@ def _part(scores: pd.DataFrame, chosen: pd.Series) -> pd.DataFrame:
     return rows
 
 
-def _run(task: Any, encoder: Any) -> Outcomes:
-    """Run one task and keep what mteb would have written to disk: the outcome of each item."""
-    import mteb
-    from mteb.abstasks.aggregated_task import AbsTaskAggregate
-
-    kept: dict[str, Any] = {"runs": 0}
-    scores_of_task = getattr(task, "task_specific_scores", None)
-
-    def keep_predictions(predictions: Any, *args: Any, **kwargs: Any) -> None:
-        kept["predictions"] = predictions
-        kept["runs"] += 1
-
-    def keep_queries(scores: dict, *args: Any, **kwargs: Any) -> dict:
-        kept["queries"] = scores
-        return scores_of_task(scores, *args, **kwargs)
-
-    # mteb hands over the outcomes of items on the way to a prediction file; this takes them and writes no file.
-    task._save_task_predictions = keep_predictions
-    if scores_of_task:
-        task.task_specific_scores = keep_queries
-    aggregate = isinstance(task, AbsTaskAggregate)
-    parts = task.metadata.tasks if aggregate else [task]
-    absent = [part for part in parts if not part.data_loaded]
-    for part in absent:
-        _load(part)
-    result = mteb.evaluate(
-        encoder,
-        task,
-        cache=None,
-        co2_tracker=False,
-        show_progress_bar=False,
-        prediction_folder=None if aggregate else Path("unused"),
-        encode_kwargs={"batch_size": 1024, "show_progress_bar": False},
-    ).task_results[0]
-    found = _items(task, result, kept) if kept["runs"] == 1 else _NO_ITEMS
-    for part in absent:
-        part.unload_data()
-    made = Outcomes(100 * float(result.get_score()), *found, encoder.digest(), factor=100.0)
-    if made.reproduces_score():
-        return made
-    why = f"mteb's score of {task.metadata.name} can't be taken apart into items."
-    return Outcomes.none(made.score, why, made.items)
-
-
-def _load(task: Any) -> None:
-    """Load the data of an mteb task; an error says what is missing."""
-    name, path = task.metadata.name, task.metadata.dataset["path"]
+@contextlib.contextmanager
+def _pool(model: SentenceTransformer, devices: Sequence[str]) -> Iterator[dict[str, Any] | None]:
+    """Processes with copies of the model, as it is now, on several devices; None for no devices."""
+    if not devices:
+        yield None
+        return
+    pool = model.start_multi_process_pool(list(devices))
     try:
-        task.load_data()
-    except Exception as error:  # the Hub, its cache, the network and the disk each raise their own errors
-        files = file_names(name)
-        local = f", in the files {files} of the folder that WORKBOOK_DATA names" if files else ""
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise MissingDataError(
-            f"The data of task {name} were looked for in the Hugging Face cache and on the Hub as {path}{local}: "
-            f"{reason}. Ways out: connect to the network (and unset HF_HUB_OFFLINE); copy the Hugging Face cache from "
-            "a machine that has them and set HF_HOME; or evaluate on suite docs, which needs no data."
-        ) from error
+        yield pool
+    finally:
+        model.stop_multi_process_pool(pool)
 
 
-_NO_ITEMS = ("none", np.zeros(0), None, None, 0, "")
+def _bar(total: int, label: str, progress: bool | None) -> Any:
+    from tqdm.auto import tqdm
 
-
-def _items(
-    task: Any, result: Any, kept: dict[str, Any]
-) -> tuple[str, np.ndarray, np.ndarray | None, np.ndarray | None, int, str]:
-    """Statistic, values, gold, groups, number and units of a task's items, as :class:`Outcomes` has them."""
-    split, kind, metric = task.eval_splits[0], task.metadata.type, task.metadata.main_score
-    data = (task.dataset.get("default") or task.dataset)[split]
-    predictions = kept["predictions"]
-    if "queries" in kept:
-        key = metric.replace("ndcg_at", "ndcg_cut").replace("map_at", "map_cut")
-        values = [kept["queries"].get(query, {}).get(key, np.nan) for query in data["queries"]["id"]]
-        return "mean", np.array(values), None, None, len(values), units(data["queries"]["text"])
-    if kind == "STS":
-        gold, (groups, texts) = _column(data, "score", float), _groups(data, task.column_names[0])
-        return "spearman", np.array(predictions["cosine_scores"]), gold, groups, len(gold), units(texts)
-    if kind == "PairClassification":
-        gold = _column(data, task.label_column_name, float)
-        groups, texts = _groups(data, task.input1_column_name)
-        return "average_precision", _best_similarity(predictions, gold, metric), gold, groups, len(gold), units(texts)
-    if kind == "Classification" and metric == "accuracy":
-        right = np.array(predictions) == np.array(data[task.label_column_name])
-        return "mean", right.mean(axis=0), None, None, right.shape[1], units(data[task.input_column_name])
-    measures = result.scores[split][0].get("v_measures")
-    if isinstance(measures, list):  # the first form of mteb's clustering: many sets, each clustered once
-        return "mean", np.array(measures), None, None, len(measures), units(data[task.input_column_name])
-    if isinstance(measures, dict) and len(measures) == 1:  # the second: resamples of one set, one level of labels
-        (values,) = measures.values()
-        return "replicates", np.array(values), None, None, len(data), units(data[task.input_column_name])
-    return _NO_ITEMS
-
-
-def _column(data: Any, name: str, dtype: type) -> np.ndarray:
-    """A column of a data set; the oldest ones hold it as a list in a single row."""
-    return np.array(data[name][0] if isinstance(data[name][0], list) else data[name], dtype=dtype)
-
-
-def _groups(data: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Groups of equal texts in a column: each text's group number, int (items,), and the text of each group."""
-    return pd.factorize(_column(data, name, object))
-
-
-def _best_similarity(predictions: dict[str, Any], gold: np.ndarray, metric: str) -> np.ndarray:
-    """Cosine; for mteb's ``max_`` metrics the similarity that ranks the pairs best."""
-    similarities = [np.array(predictions["cosine_scores"])]
-    if metric.startswith("max_"):
-        similarities += [
-            np.array(predictions["dot_scores"]),
-            -np.array(predictions["euclidean_distances"]),
-            -np.array(predictions["manhattan_distances"]),
-        ]
-    once = np.ones((1, len(gold)))
-    return max(similarities, key=lambda values: average_precision(once, values, gold)[0])
+    return tqdm(total=total, desc=label, leave=False, disable=None if progress is None else not progress)
 
 
 @contextlib.contextmanager

@@ -102,6 +102,12 @@ OFFLINE_SUITES = ("docs", "other")
 OFFLINE = (*SUITES["docs"].tasks, *SUITES["other"].tasks, "PackageClustering")
 """Tasks that are built here: those of both suites, and one outside, since methods train on its packages as labels."""
 
+ONE_CORPUS = frozenset({*SUITES["docs"].tasks, "PackageClustering"})
+"""Tasks over the docs corpus, which share texts; no others do."""
+
+MTEB_LENGTH = 512
+"""Tokens of a text at most, as in all five papers, for tasks that are not sized by a scale."""
+
 
 def tasks(suite: str | Iterable[str], scale: Scale | str = "quick") -> list[Any]:
     """The mteb tasks of a suite, fresh ones at each call.

@@ -63,7 +63,8 @@ def suites(model: SentenceTransformer, sizes: Scale, others: tuple[str, ...] = (
         parts["english"] = english
     frames = []
     for instructions, tasks in parts.items():
-        found = evaluation.evaluate(model, tasks, scale=sizes, instructions=instructions, progress=False)
+        options = {"scale": sizes, "max_length": sizes.max_length, "instructions": instructions, "progress": False}
+        found = evaluation.evaluate(model, tasks, **options)
         frames.append(found.assign(metric="score", outcomes=[found.attrs["outcomes"][task] for task in found["task"]]))
     scores = pd.concat(frames, ignore_index=True)
     return scores[["metric", "task", "type", "score", "low", "high", "items", "outcomes"]]
