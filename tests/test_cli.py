@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 
+import mteb
 import nbformat
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 import workbook as package
 from workbook import cli, doctor
+from workbook.evaluation import SUITES, items
 from workbook.evaluation.effects import Quantity
 from workbook.papers import claims, ledger
 
@@ -113,6 +115,124 @@ def test_evaluate(saved, tmp_path):
     assert set(frame["model"]) == {"mean"}
     assert np.isfinite(frame[["score", "low", "high"]].to_numpy()).all()
     assert list(tmp_path.iterdir()) == [table]
+
+
+@pytest.fixture
+def evaluating(workbook, saved, tmp_path, monkeypatch):
+    """Evaluate the saved model with an empty cache, into ``table.csv``."""
+    monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path / "cache"))
+
+    def evaluating(*arguments):
+        found = workbook("evaluate", saved, "--scale", "quick", "-o", tmp_path / "table.csv", *arguments)
+        return *found, pd.read_csv(tmp_path / "table.csv") if (tmp_path / "table.csv").exists() else None
+
+    return evaluating
+
+
+OWN = ["TopicClustering", "ReviewClassification", "ParaphraseLadder"]
+"""The tasks of suite other, which need no corpus."""
+
+
+@pytest.fixture
+def run_tasks(monkeypatch):
+    """The tasks that mteb ran, by name."""
+    done, run = [], items._run
+
+    def counted(task, *arguments):
+        result = run(task, *arguments)
+        done.append(task.metadata.name)
+        return result
+
+    monkeypatch.setattr(items, "_run", counted)
+    return done
+
+
+def test_a_stopped_evaluation_goes_on_where_it_was(evaluating, run_tasks, tmp_path, monkeypatch):
+    """Each task is in the table as soon as it is done; what is kept gives the same numbers, intervals and averages."""
+    run = items._run
+
+    def stopped(task, *arguments):
+        if len(run_tasks) == 2:
+            assert pd.read_csv(tmp_path / "table.csv")["task"].tolist() == OWN[:2]
+            raise KeyboardInterrupt
+        return run(task, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(items, "_run", stopped)
+        code, *_, table = evaluating("--suite", "other")
+    assert (code, table["task"].tolist(), run_tasks) == (130, OWN[:2], OWN[:2])
+    code, out, _, table = evaluating("--suite", "other")
+    assert (code, table["task"].tolist(), run_tasks) == (0, OWN, OWN)
+    again = evaluating("--suite", "other")
+    assert (again[1], run_tasks) == (out, OWN)
+    pd.testing.assert_frame_equal(again[3], table)
+    fresh = evaluating("--suite", "other", "--no-cache")[3]
+    assert run_tasks == OWN * 2
+    pd.testing.assert_frame_equal(fresh.drop(columns="seconds"), table.drop(columns="seconds"))
+    kept = mteb.ResultCache(tmp_path / "cache" / "mteb").load_results(require_model_meta=False)
+    scores = {result.task_name: 100 * result.get_score() for one in kept for result in one.task_results}
+    assert scores == pytest.approx(dict(zip(table["task"], table["score"], strict=True)), abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "change", [["--max-length", "80"], ["--instructions", "none"], ["--scale", "cpu"]], ids=lambda change: change[0]
+)
+def test_other_settings_are_other_results(evaluating, run_tasks, change):
+    evaluating("--suite", "ParaphraseLadder", "--instructions", "docs")
+    code, *_, other = evaluating("--suite", "ParaphraseLadder", "--instructions", "docs", *change)
+    assert (code, len(other), run_tasks) == (0, 1, ["ParaphraseLadder"] * 2)
+
+
+def test_a_batch_size_and_resamples_are_not(evaluating, run_tasks):
+    one = evaluating("--suite", "ParaphraseLadder")[3]
+    other = evaluating("--suite", "ParaphraseLadder", "--batch-size", "7")[3]
+    pd.testing.assert_frame_equal(one, other)
+    assert run_tasks == ["ParaphraseLadder"]
+
+
+def test_another_model_in_the_same_folder_is_another(workbook, run_tasks, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path / "cache"))
+    scores = []
+    for method in ("mean", "last-token"):
+        package.build(method, "tiny-llama", device="cpu").save(str(tmp_path / "model"))
+        code, *_ = workbook("evaluate", tmp_path / "model", "--suite", OWN[2], "-s", "quick", "-o", tmp_path / "t.csv")
+        assert code == 0
+        scores.append(pd.read_csv(tmp_path / "t.csv")["score"].item())
+    assert len(run_tasks) == 2
+    assert scores[0] != scores[1]
+
+
+def test_both_offline_suites_with_their_averages_apart(workbook, saved, docs):
+    code, out, err = workbook("evaluate", saved, "--scale", "quick", "--max-length", "192", "--no-cache")
+    assert (code, err) == (0, "")
+    lines = [line.split() for line in out.splitlines()]
+    assert [line[2] for line in lines if line[:2] == ["mean", "docs"]] == [*SUITES["docs"].tasks, "docs"]
+    assert [line[2] for line in lines if line[:2] == ["mean", "other"]] == [*OWN, "other"]
+
+
+def test_several_devices_share_the_texts(evaluating, run_tasks):
+    one = evaluating("--suite", "ParaphraseLadder", "--no-cache")[3]
+    code, *_, two = evaluating("--suite", "ParaphraseLadder", "--no-cache", "--devices", "cpu,cpu")
+    assert (code, run_tasks) == (0, ["ParaphraseLadder"] * 2)
+    np.testing.assert_allclose(two["score"], one["score"], atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--devices", "cuda:7"], "Error: device: expected cpu, or a device that torch finds here, got 'cuda:7'."),
+        (["--devices", "cpu,gpu"], "Error: device: expected cpu, or a device that torch finds here, got 'gpu'."),
+        (["--instructions", "llm2vce"], "Did you mean 'llm2vec'?"),
+        (["--max-length", "0"], "Invalid value for '--max-length'"),
+        (["--batch-size", "0"], "Invalid value for '--batch-size'"),
+    ],
+)
+def test_mistakes_of_an_evaluation_are_said_at_the_start(evaluating, run_tasks, tmp_path, arguments, message):
+    (tmp_path / "table.csv").write_text("task\nof an earlier run\n")
+    code, out, err, table = evaluating("--suite", "ParaphraseLadder", *arguments)
+    assert (code, out, run_tasks) == (2, "", [])
+    assert message in err
+    assert table["task"].tolist() == ["of an earlier run"]
 
 
 def test_evaluate_on_a_suite_that_does_not_exist(workbook, saved, tmp_path):

@@ -1,6 +1,7 @@
 """The command train: a folder that plain sentence-transformers loads, --resume after a kill, one message a mistake."""
 
 import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import time
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 from accelerate import PartialState
 from safetensors.torch import load_file
@@ -21,6 +23,8 @@ import workbook
 from workbook import backbones, cli
 from workbook.errors import WorkbookError
 from workbook.files import ROOT, cache_path
+from workbook.training import Adapter, Recipe, Stage, rehearse
+from workbook.training.stage import REPORTS
 
 MORE = [*TEXTS, *(f"{text} again" for text in TEXTS)]
 
@@ -46,9 +50,9 @@ def command(monkeypatch, capsys):
     return command
 
 
-def process(*arguments):
+def process(*arguments, modules=ROOT):
     """The command in a process of its own, where loggers and warnings are as a user has them."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), str(modules)])}
     return subprocess.Popen(
         [sys.executable, "-m", "workbook", "train", *map(str, arguments)],
         env=environment,
@@ -164,6 +168,34 @@ def test_killed_and_resumed(command, data, tmp_path, monkeypatch):
         (["llm2vec", "--seed", "-1"], "Invalid value for '--seed'"),
         (["llm2vec", "--seed", "4294967296"], "seed: expected a whole number from 0 to 4294967295"),
         (["llm2vec", "--backbone", "tiny-lama"], "tiny-lama"),
+        (
+            ["llm2vec", "--option", "device=cuda:7"],
+            "device: expected cpu, or a device that torch finds here, got 'cuda:7'",
+        ),
+        (
+            ["llm2vec", "--set", "steps"],
+            "--set: expected STAGE.FIELD=VALUE, such as contrastive.steps=500, got 'steps'",
+        ),
+        (
+            ["llm2vec", "--set", "mtnp.steps=1"],
+            "Unknown stage 'mtnp'. Did you mean 'mntp'? Expected one of: mntp, simcse",
+        ),
+        (
+            ["llm2vec", "--set", "mntp.stpes=1"],
+            "Unknown field of stage mntp 'stpes'. Did you mean 'steps'? Expected one of",
+        ),
+        (["llm2vec", "--set", "mntp.data=a.txt"], "Unknown field of stage mntp 'data'"),
+        (["llm2vec", "--set", "mntp.adapter.rnak=1"], "Unknown field of mntp.adapter 'rnak'. Did you mean 'rank'?"),
+        (["llm2vec", "--set", "mntp.options.rat=1"], "Stage mntp: Unknown option of mntp 'rat'. Did you mean 'rate'?"),
+        (["llm2vec", "--set", "mntp.options.rate=9"], "Stage mntp: rate: expected"),
+        (["llm2vec", "--set", "mntp.steps=0"], "mntp.steps: expected greater than 0, got 0."),
+        (["llm2vec", "--set", "mntp.steps=few"], "mntp.steps: expected a valid integer, unable to parse"),
+        (["llm2vec", "--set", "mntp.adapter.rank=-1"], "mntp.adapter.rank: expected greater than 0, got -1."),
+        (["llm2vec", "--set", "mntp.decay_steps=1"], "mntp.decay_steps: expected no fewer than steps (6)"),
+        (["llm2vec", "--suite", "docs"], "--suite: expected --evaluate-every beside it, got ['docs']"),
+        (["llm2vec", "--evaluate-every", "1", "--suite", "dosc"], "Unknown suite or task 'dosc'. Did you mean 'docs'?"),
+        (["llm2vec", "--report-to", "wandbb"], "Unknown experiment tracker 'wandbb'. Did you mean 'wandb'?"),
+        (["llm2vec", "--report-to", "absent,wandb"], "Expected one of: tensorboard, wandb"),
         ([], "Missing argument 'METHOD'"),
     ],
 )
@@ -179,6 +211,131 @@ def test_mistakes_exit_with_2_and_one_message(command, data, tmp_path, arguments
     assert "Traceback" not in err
     assert not folder.exists()
     assert not list(cache_path("stages").glob("*"))
+
+
+@pytest.mark.parametrize("tracker", ["tensorboard", "wandb"])
+def test_a_tracker_that_is_not_installed_is_said(command, data, tmp_path, tracker):
+    if any(importlib.util.find_spec(package) for package in REPORTS[tracker]):
+        pytest.skip("it is installed")
+    arguments = ["llm2vec", "-o", tmp_path / "out", "-s", "quick", "--backbone", "tiny-llama", *data]
+    code, _, err = command(*arguments, "--report-to", tracker)
+    assert (code, err) == (
+        2,
+        f"Error: report_to: expected an installed package, got '{tracker}'. Way out: pip install {tracker}.\n",
+    )
+    assert not (tmp_path / "out").exists()
+
+
+WRITER = """
+class SummaryWriter:
+    def __init__(self, log_dir):
+        import pathlib
+        pathlib.Path(log_dir).mkdir(parents=True)
+        self.file = open(log_dir + "/scalars", "w")
+    def add_text(self, *args): pass
+    def add_hparams(self, *args, **kwargs): pass
+    def add_scalar(self, name, value, step): print(name, step, file=self.file, flush=True)
+    def flush(self): pass
+    def close(self): pass
+"""
+
+
+def test_a_tracker_gets_the_loss_of_every_step_by_stage(data, tmp_path):
+    """A stand-in has the interface of tensorboardX, which is not among what is installed."""
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "tensorboardX.py").write_text(WRITER)
+    folder = tmp_path / "out"
+    arguments = ["llm2vec", "-o", folder, "--scale", "quick", "--backbone", "tiny-llama", "--stages", "mntp,simcse"]
+    with process(*arguments, *data[:4], "--report-to", "tensorboard", modules=tmp_path / "modules") as ran:
+        _, err = ran.communicate()
+    assert (ran.returncode, err) == (0, "")
+    for stage, steps in {"mntp": 6, "simcse": 4}.items():
+        lines = (folder / "logs" / stage / "scalars").read_text().splitlines()
+        assert [line for line in lines if line.startswith("train/loss ")] == [
+            f"train/loss {step}" for step in range(1, steps + 1)
+        ]
+
+
+def test_values_of_the_recipe_are_set(command, data, tmp_path):
+    arguments = [
+        "llm2vec",
+        "-s",
+        "quick",
+        "--backbone",
+        "tiny-llama",
+        "-o",
+        tmp_path / "out",
+        "--stages",
+        "mntp",
+        *data[:2],
+    ]
+    changes = ["mntp.steps=3", "mntp.adapter.rank=2", "mntp.options.rate=0.4", "mntp.learning_rate=1e-4"]
+    changed = [argument for change in changes for argument in ("--set", change)]
+    code, _, err = command(*arguments, *changed)
+    assert code == 0, err
+    assert list(pd.read_csv(tmp_path / "out" / "history.csv")["step"]) == [1, 2, 3]
+    asked = json.loads((tmp_path / "out" / "training.json").read_text())["asked"]["stages"]["mntp"]
+    assert (asked["adapter"]["rank"], asked["adapter"]["alpha"]) == (2, 32)
+    assert (asked["options"]["rate"], asked["learning_rate"]) == (0.4, 1e-4)
+    code, _, err = command(*arguments, *changed[:2], "--resume")
+    assert (code, "stages.mntp.learning_rate 0.0001, now" in err) == (2, True)
+
+
+def test_an_adapter_can_be_left_out_and_put_in():
+    recipe = workbook.recipe("llm2vec", "quick", "tiny-llama").only("mntp")
+    without = recipe.changed({"mntp.adapter": None})
+    assert without.stages[0].adapter is None
+    assert without.changed({"mntp.adapter.rank": 4}).stages[0].adapter == Adapter(rank=4)
+    assert recipe.changed({}) == recipe
+
+
+def test_evaluation_while_training(command, data, docs, tmp_path, monkeypatch):
+    arguments = ["mean", "-s", "quick", "--backbone", "tiny-llama", "-o", tmp_path / "out", *data[4:]]
+    arguments += ["--set", "contrastive.steps=3", "--evaluate-every", "2"]
+    suites = ["--suite", "ParaphraseLadder", "--suite", "other"]
+    code, _, err = command(*arguments, *suites)
+    assert code == 0, err
+    curve = pd.read_csv(tmp_path / "out" / "curve.csv")
+    assert list(curve["step"]) == [0, 2, 3]
+    other = ["TopicClustering", "ReviewClassification", "ParaphraseLadder"]
+    assert list(curve.columns[4:]) == ["ParaphraseLadder", *other[:2], "other"]
+    np.testing.assert_allclose(curve[other].mean(axis=1), curve["other"])
+    model = SentenceTransformer(str(tmp_path / "out"), trust_remote_code=True, device="cpu")
+    scores = workbook.evaluation.evaluate(model, "ParaphraseLadder", scale="quick", instructions="docs")
+    assert scores["score"].item() == pytest.approx(curve["ParaphraseLadder"].iloc[-1], abs=0.5)
+    assert "curve.csv" in json.loads((tmp_path / "out" / "training.json").read_text())["files"]
+    assert "Nothing to do" in command(*arguments, *suites, "--resume")[1]
+    code, _, err = command(*arguments, "--resume")
+    assert (code, "It was begun with evaluator" in err) == (2, True)
+
+
+def test_check_says_what_each_stage_takes_and_leaves_no_file(command, data, tmp_path):
+    folder = tmp_path / "out"
+    arguments = ["llm2vec", "-s", "quick", "--backbone", "tiny-llama", "-o", folder, *data]
+    code, out, err = command(*arguments, "--check", "--set", "simcse.steps=1000", "--set", "contrastive.batch_size=8")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].split() == ["stage", "rows", "tokens", "peak_gb", "tokens_per_second", "steps", "days"]
+    assert [line.split()[0] for line in lines[1:]] == ["mntp", "simcse", "contrastive"]
+    assert not folder.exists()
+    assert not list(cache_path("stages").glob("*"))
+    assert not list(cache_path("training").glob("*"))
+
+
+def test_the_longest_rows_are_tried(own, tmp_path):
+    texts = [*TEXTS, "a long text " * 3, "a long text " * 4, "a long text " * 40]
+    data = write_data(tmp_path, texts, "long")
+    one = Stage(
+        **{"name": "simcse", "objective": "simcse", "data": data["simcse"], "options": {"dropout": 0.3}},
+        **{"steps": 1000, "batch_size": 4, "max_length": 64, "learning_rate": 1e-3},
+    )
+    model = workbook.build("mean", "tiny-llama", dtype="float32", device="cpu")
+    table = rehearse(model, Recipe(stages=(one,)))
+    (row,) = table.to_dict("records")
+    # A byte is a token, with one in front; SimCSE reads each text twice.
+    assert (row["rows"], row["tokens"]) == (4, 2 * (64 + 49 + 37 + max(map(len, TEXTS)) + 1))
+    assert row["days"] == pytest.approx(1000 * row["tokens"] / row["tokens_per_second"] / 86400)
+    assert 0.05 < row["peak_gb"] < psutil.virtual_memory().total / 1e9
 
 
 def test_too_little_text_names_file_and_stage(command, tmp_path):
@@ -245,7 +402,18 @@ def test_a_resume_on_a_backbone_of_other_weights_is_refused(command, data, tmp_p
 def test_help(command):
     code, out, _ = command("--help")
     assert code == 0
-    for option in ("--data", "--stages", "--resume", "--seed", "--backbone", "--scale"):
+    for option in (
+        "--set",
+        "--check",
+        "--evaluate-every",
+        "--report-to",
+        "--data",
+        "--stages",
+        "--resume",
+        "--seed",
+        "--backbone",
+        "--scale",
+    ):
         assert option in out
 
 

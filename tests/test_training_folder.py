@@ -155,6 +155,27 @@ def test_a_folder_that_can_not_be_written_is_said_before_anything_trains(own, pl
     assert steps == []
 
 
+def test_too_little_disk_is_said_before_anything_trains(own, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=100_000))
+    arithmetic = r"for stage simcse \(3 checkpoints at a time, 12 bytes for each of 7,168 numbers that train\), got"
+    with steps_counted(monkeypatch) as steps, pytest.raises(OutputError, match=arithmetic):
+        into(tmp_path / "out", stage(own))
+    assert (steps, (tmp_path / "out").exists()) == ([], False)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=300_000))
+    assert into(tmp_path / "out", stage(own, steps=1)) is not None
+
+
+def test_a_disk_with_room_for_checkpoints_and_not_for_the_model(own, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    free = {True: usage.free, False: 1000}
+    monkeypatch.setattr(shutil, "disk_usage", lambda at: usage._replace(free=free["cache" in str(at)]))
+    cache_path().mkdir()
+    with steps_counted(monkeypatch) as steps, pytest.raises(OutputError, match=r"for the model, .* with --output\."):
+        into(tmp_path / "out", stage(own))
+    assert (steps, (tmp_path / "out").exists()) == ([], False)
+
+
 def test_a_link_to_a_folder_stays_a_link(own, tmp_path):
     (tmp_path / "volume").mkdir()
     (tmp_path / "out").symlink_to("volume")

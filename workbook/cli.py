@@ -10,13 +10,16 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .errors import InvalidValueError, ModelNotFoundError, WorkbookError
-from .files import ROOT, atomic_file
+from .files import ROOT
 from .scale import SCALES, get_scale, live_scale
+
+if TYPE_CHECKING:
+    from .training import Evaluator
 
 app = typer.Typer(
     name="workbook",
@@ -156,6 +159,31 @@ def train(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Of the method's chain, such as suffix=keywords; may be repeated."),
     ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="STAGE.FIELD=VALUE",
+            help="Another value in the recipe, such as contrastive.steps=500 or mntp.adapter.rank=8; may be repeated.",
+        ),
+    ] = None,
+    evaluate_every: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Evaluate every N steps of the last stage, into curve.csv.")
+    ] = None,
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(help="What --evaluate-every evaluates on; both offline suites if not given; may be repeated."),
+    ] = None,
+    report_to: Annotated[
+        str | None,
+        typer.Option(help="Installed experiment trackers: tensorboard (into OUTPUT/logs), wandb, or both by a comma."),
+    ] = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="Only try each stage on its longest rows and print what it takes; no file is left."
+        ),
+    ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the training that OUTPUT holds.")] = False,
 ) -> None:
     """Train a method by its recipe and write a model in the format of sentence-transformers.
@@ -179,6 +207,13 @@ def train(
     disable_progress_bars()
     transformers_logging.disable_progress_bar()
     recipe = methods.recipe(method, scale, backbone)
+    recipe = recipe if stages is None else recipe.only(*stages.split(","))
+    changes = _assigned("--set", "STAGE.FIELD=VALUE, such as contrastive.steps=500", settings or [])
+    recipe = recipe.changed({place: _plain(value) for place, value in changes.items()})
+    own = _assigned("--data", "STAGE=FILE, such as contrastive=pairs.jsonl", data or [])
+    if suite and not evaluate_every:
+        raise InvalidValueError("--suite", "--evaluate-every beside it", suite, "It says what that evaluates on.")
+    evaluator = _evaluator(suite, evaluate_every, scale) if evaluate_every else None
     options = methods.options(method, scale, backbone) | {name: _plain(value) for name, value in given.items()}
     chain, _ = methods.get(method).chain.with_loading(**options)
     plan = {
@@ -189,14 +224,22 @@ def train(
         "options": options,
         "chain": chain.resolved(),
     }
+    model = methods.build(method, backbone, **options)
+    if check:
+        table = training.rehearse(model, recipe, seed=seed, data=own)
+        if PartialState().is_main_process:
+            print(table.to_string(index=False, float_format=lambda number: f"{number:,.3g}"))
+        return
     trained = training.train_into(
         output,
-        methods.build(method, backbone, **options),
-        recipe if stages is None else recipe.only(*stages.split(",")),
+        model,
+        recipe,
         plan=plan,
         seed=seed,
-        data=_assigned("--data", "STAGE=FILE, such as contrastive=pairs.jsonl", data or []),
+        data=own,
+        evaluator=evaluator,
         resume=resume,
+        report_to=report_to.split(",") if report_to else [],
     )
     if not PartialState().is_main_process:
         return
@@ -242,9 +285,31 @@ def record(
 @app.command()
 def evaluate(
     model: Annotated[Path, typer.Argument(metavar="MODEL_DIR", help="Folder of a saved model.")],
-    suite: Annotated[str, typer.Option(help="Suite of tasks, or any mteb task.")] = "docs",
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(help="Suite of tasks, or any mteb task; may be repeated; both offline suites if not given."),
+    ] = None,
     scale: ScaleOption = "cpu",
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write the table there, as CSV.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Also write the table there, as CSV, task by task.")
+    ] = None,
+    instructions: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="A paper's set of instructions, or none; by default the method's own, for offline tasks the suite's.",
+        ),
+    ] = "",
+    max_length: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of a text; by default 512, and the scale's in the offline suites.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Texts per batch.")] = 32,
+    devices: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Devices, such as cuda:0,cuda:1; the best one if not given.")
+    ] = None,
+    cache: Annotated[
+        bool, typer.Option("--cache/--no-cache", help="Keep the result of each task, and take what is kept.")
+    ] = True,
     trust_remote_code: Annotated[
         bool,
         typer.Option(
@@ -253,7 +318,10 @@ def evaluate(
         ),
     ] = False,
 ) -> None:
-    """Evaluate a saved model on a suite of tasks; scores are points with 95% intervals."""
+    """Evaluate a saved model on suites of tasks; scores are points with 95% intervals.
+
+    A stopped command continues at the task where it was.
+    """
     get_scale(scale)
     if not (model / "modules.json").is_file():
         raise ModelNotFoundError(
@@ -262,18 +330,31 @@ def evaluate(
         )
     from transformers.utils import logging as transformers_logging
 
-    from . import evaluation
+    from . import backbones, evaluation
     from .modules import load_embedder
+    from .training.folder import method_of
 
     # The output is a table: no loading bars, and no word on the dtype, which was chosen by measured capability.
     transformers_logging.disable_progress_bar()
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
-    embedder = load_embedder(model, trust_remote_code=trust_remote_code)
-    table = evaluation.evaluate(embedder, suite, scale=scale, name=model.resolve().name)
-    print(table.to_string(index=False, float_format=lambda number: f"{number:.1f}"))
+    several = devices.split(",") if devices else []
+    embedder = load_embedder(model, trust_remote_code=trust_remote_code, device=several[0] if several else None)
+    table = evaluation.evaluate(
+        embedder,
+        suite or evaluation.OFFLINE_SUITES,
+        scale=scale,
+        instructions=evaluation.instructions_of(instructions, method_of(model)),
+        name=model.resolve().name,
+        batch_size=batch_size,
+        max_length=max_length,
+        devices=several if len(several) > 1 else (),
+        key=backbones.content_sha256(str(model.resolve())) if cache else None,
+        table=output,
+    )
+    for part in (table, evaluation.average(table)):
+        if len(part):
+            print(part.to_string(index=False, float_format=lambda number: f"{number:.1f}"))
     if output:
-        with atomic_file(output) as temporary:
-            table.to_csv(temporary, index=False, lineterminator="\n")
         print(f"Table: {output}")
 
 
@@ -290,6 +371,12 @@ def doctor() -> None:
     ready = all(finding.well is not False for finding in findings)
     print("The notebooks can run." if ready else "The notebooks can't run: see what is MISSING above.")
     raise typer.Exit(0 if ready else 1)
+
+
+def _evaluator(suites: list[str] | None, every: int, scale: str) -> Evaluator:
+    from . import evaluation
+
+    return evaluation.along(suites or evaluation.OFFLINE_SUITES, every, scale)
 
 
 def _told(what: str) -> None:

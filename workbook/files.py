@@ -331,6 +331,26 @@ def _check_name(path: Path) -> None:
         path.exists()
 
 
+def check_room(folder: Path, needed: int, what: str, hint: str) -> None:
+    """Refuse what a disk has no room for.
+
+    Args:
+        folder: Where it will be written; it need not exist yet.
+        needed: Bytes.
+        what: What takes them, for the message.
+        hint: The way out, a sentence.
+
+    Raises:
+        OutputError: Too little room; the message has both numbers.
+    """
+    there = next(one for one in (folder, *folder.absolute().parents) if one.is_dir())
+    free = shutil.disk_usage(there).free
+    if needed > free:
+        raise OutputError(
+            f"Expected {needed / 1e9:,.1f} GB of free disk in {folder} for {what}, got {free / 1e9:,.1f} GB. {hint}"
+        )
+
+
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turn any failure to write in the block, of the system, safetensors or torch, into an OutputError.

@@ -2,7 +2,7 @@
 
 from .recipe import Adapter, Evaluator, Recipe, Stage
 
-__all__ = ["Adapter", "Evaluator", "Recipe", "Stage", "Trained", "train", "train_into"]
+__all__ = ["Adapter", "Evaluator", "Recipe", "Stage", "Trained", "rehearse", "train", "train_into"]
 
 
 def __getattr__(name: str) -> object:
@@ -15,4 +15,8 @@ def __getattr__(name: str) -> object:
         from .folder import train_into
 
         return train_into
+    if name == "rehearse":
+        from .rehearsal import rehearse
+
+        return rehearse
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

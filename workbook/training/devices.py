@@ -14,7 +14,7 @@ from accelerate.utils import broadcast_object_list, gather_object, parse_flag_fr
 from torch import nn
 
 from ..errors import InvalidValueError
-from ..files import make_folder
+from ..files import check_room, make_folder
 from ..objectives import get
 from ..objectives.head import LMHeadObjective
 
@@ -33,6 +33,12 @@ _SHARDING = {
 
 _TRAINED = 16
 """Bytes of an entry that trains, all float32: the weight, its gradient, and the two moments of AdamW."""
+
+_SAVED = 12
+"""Bytes of such an entry in a checkpoint, which has no gradients."""
+
+_CHECKPOINTS = 3
+"""Of a stage at a time: two are kept while the next is written."""
 
 
 def take_device(cpu: bool = False) -> PartialState:
@@ -76,6 +82,28 @@ def check_memory(model: SentenceTransformer, stage: Stage) -> None:
             f"{there / 1e9:,.1f} GB",
             "Train adapters, or a smaller backbone, or take a larger device; a model is not divided over devices.",
         )
+
+
+def check_disk(model: SentenceTransformer, stage: Stage, folder: Path) -> None:
+    """Refuse a stage whose checkpoints are more than the disk holds.
+
+    Args:
+        model: A chain that begins with a Decoder, not prepared.
+        stage: The stage.
+        folder: Where they are written; what lies there already has its room.
+
+    Raises:
+        OutputError: Too little room; the message has the arithmetic.
+    """
+    trained, _ = weights(model, stage)
+    before = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    check_room(
+        folder,
+        _CHECKPOINTS * _SAVED * trained - before,
+        f"stage {stage.name} ({_CHECKPOINTS} checkpoints at a time, {_SAVED} bytes for each of {trained:,} numbers "
+        "that train)",
+        "Make room, or set WORKBOOK_CACHE to a folder on a larger disk.",
+    )
 
 
 def weights(model: SentenceTransformer, stage: Stage) -> tuple[int, int]:

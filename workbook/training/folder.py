@@ -14,16 +14,28 @@ import filelock
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..errors import DamagedFileError, InvalidValueError, MissingDataError, OutputError, WorkbookError
-from ..files import alone, atomic_file, cache_path, is_empty, remove_scratch, scratch_folder, sha256, writing
+from ..files import (
+    alone,
+    atomic_file,
+    cache_path,
+    check_room,
+    is_empty,
+    remove_scratch,
+    scratch_folder,
+    sha256,
+    writing,
+)
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from .recipe import Recipe
+    from .recipe import Evaluator, Recipe
     from .run import Trained
 
 PLAN = "training.json"
 HISTORY = "history.csv"
+CURVE = "curve.csv"
+LOGS = "logs"
 
 
 class _Plan(BaseModel):
@@ -46,14 +58,17 @@ def train_into(
     plan: Mapping[str, Any],
     seed: int = 0,
     data: Mapping[str, str] | None = None,
+    evaluator: Evaluator | None = None,
     resume: bool = False,
     progress: bool | None = None,
+    report_to: Sequence[str] = (),
 ) -> Trained | None:
     """Train a model by a recipe and save it into a folder.
 
-    The folder holds the model, as sentence-transformers saves it, ``history.csv`` (the loss by step) and
-    ``training.json``: the request, the result, and the checksum of each file that was written. Only those files are
-    ever replaced; all others in the folder stay.
+    The folder holds the model, as sentence-transformers saves it, ``history.csv`` (the loss by step), with an evaluator
+    ``curve.csv`` (what it measured, by step), and ``training.json``: the request, the result, and the checksum of each
+    file that was written. Only those files are ever replaced; all others in the folder stay. TensorBoard's files lie in
+    ``logs``, in a folder for each stage.
 
     The folder is written into before anything trains, and never replaced itself: it may be a mount point, a link, or
     the current folder. Meanwhile a second training into it is refused, even of the same recipe. With two folders, the
@@ -67,9 +82,10 @@ def train_into(
         plan: What else identifies the training, such as method, scale and backbone; plain data.
         seed: See :func:`~.run.train`.
         data: Sources or files in place of the recipe's own, by stage.
+        evaluator: See :func:`~.run.train`.
         resume: Continue the training that the folder holds. What the cache no longer holds of it starts again, with a
             warning.
-        progress: See :func:`~.run.train`.
+        progress, report_to: See :func:`~.run.train`.
 
     Returns:
         The trained model and its history; None if the folder already held it, finished and whole.
@@ -85,7 +101,12 @@ def train_into(
     """
     from .run import Training
 
-    training = Training(model, recipe, seed=seed, data=data, progress=progress)
+    training = Training(
+        model, recipe, seed=seed, data=data, evaluator=evaluator, progress=progress, report_to=report_to,
+        logs=output / LOGS,
+    )  # fmt: skip
+    size = sum(parameter.nbytes for parameter in model.parameters())
+    check_room(output, size, "the model", "Make room, or choose a folder on a larger disk with --output.")
     asked = {
         **plan,
         "seed": seed,
@@ -95,6 +116,8 @@ def train_into(
             for one in training.stages
         },
     }
+    if evaluator:
+        asked["evaluator"] = [evaluator.name, evaluator.every]
     written = {"asked": asked, "begun_with": training.surroundings, "keys": [one.key for one in training.stages]}
     written = json.loads(json.dumps(written))
     main = training.processes.is_main_process
@@ -105,6 +128,19 @@ def train_into(
         if main:
             _save(output, trained, written)
     return trained
+
+
+def method_of(folder: Path) -> str | None:
+    """The method by which a folder's model was trained, if ``workbook train`` wrote it; None for other folders.
+
+    Args:
+        folder: The folder.
+
+    Raises:
+        DamagedFileError: Its ``training.json`` can't be read.
+    """
+    plan = _plan(folder)
+    return plan.asked.get("method") if plan else None
 
 
 def _decided(decide: Callable[[], bool], main: bool) -> bool:
@@ -203,6 +239,8 @@ def _save(output: Path, trained: Trained, written: dict[str, Any]) -> None:
         made = scratch / "model"
         trained.model.save_pretrained(str(made))
         trained.history.to_csv(made / HISTORY, index=False, lineterminator="\n")
+        if len(trained.curve):
+            trained.curve.to_csv(made / CURVE, index=False, lineterminator="\n")
         paths = [path.relative_to(made).as_posix() for path in sorted(made.rglob("*")) if path.is_file()]
         files = {name: sha256(made / name) for name in paths}
         before = _plan(output)

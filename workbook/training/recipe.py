@@ -14,10 +14,11 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    ValidationError,
     model_validator,
 )
 
-from ..errors import UnknownNameError, whole
+from ..errors import InvalidValueError, UnknownNameError, WorkbookError, whole
 from ..resolved import digest, resolved
 
 if TYPE_CHECKING:
@@ -184,6 +185,53 @@ class Recipe(BaseModel):
             if name not in known:
                 raise UnknownNameError("stage", name, known)
         return Recipe(stages=tuple(stage for stage in self.stages if stage.name in names))
+
+    def changed(self, values: Mapping[str, Any]) -> Recipe:
+        """The recipe with other values, checked as if they stood in it.
+
+        Args:
+            values: By stage and field, such as ``contrastive.steps``, ``contrastive.adapter.rank`` or
+                ``contrastive.options.temperature``. Data have their own argument in :func:`~.run.train`.
+
+        Raises:
+            UnknownNameError: No such stage or field; the message lists all.
+            InvalidValueError: A value that the field does not take. Options of an objective are checked when a
+                training begins.
+            WorkbookError: Values that do not go together.
+
+        Example:
+            >>> recipe = Recipe(stages=(Stage(name="mntp", objective="mntp", steps=9, batch_size=4, max_length=32,
+            ...                               learning_rate=1e-4),))
+            >>> recipe.changed({"mntp.steps": 5, "mntp.adapter.rank": 8}).stages[0].adapter.rank
+            8
+        """
+        plain = {stage.name: stage.model_dump() for stage in self.stages}
+        for place, value in values.items():
+            name, _, field = place.partition(".")
+            if name not in plain:
+                raise UnknownNameError("stage", name, plain)
+            into, kind = plain[name], f"field of stage {name}"
+            known = [one for one in Stage.model_fields if one not in ("name", "data")]
+            first, dot, rest = field.partition(".")
+            if dot and first in ("adapter", "options"):
+                into[first] = into[first] or {}  # an adapter where there was none
+                into, field, kind = into[first], rest, f"field of {name}.{first}"
+                known = list(Adapter.model_fields) if first == "adapter" else [rest]
+            if field not in known:
+                raise UnknownNameError(kind, field, known)
+            into[field] = value
+        return Recipe(stages=tuple(_validated(one) for one in plain.values()))
+
+
+def _validated(fields: dict[str, Any]) -> Stage:
+    try:
+        return Stage(**fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        if not first["loc"]:  # of several fields together: the validator's own words
+            raise WorkbookError(f"{fields['name']}.{first['ctx']['error']}.") from None
+        place, said = ".".join([fields["name"], *map(str, first["loc"])]), first["msg"]
+        raise InvalidValueError(place, said.removeprefix("Input should be "), first["input"]) from None
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -14,7 +15,7 @@ from ..errors import InvalidValueError, whole
 from ..modules import Decoder
 from ..resolved import digest
 from .devices import take_device
-from .stage import StageRun, versions
+from .stage import StageRun, check_reports, versions
 from .teacher import teachers_sha256
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def train(
     evaluator: Evaluator | None = None,
     save_every: int | None = None,
     progress: bool | None = None,
+    report_to: Sequence[str] = (),
+    logs: Path | None = None,
 ) -> Trained:
     """Train a model, in place, by a recipe.
 
@@ -69,17 +72,20 @@ def train(
         evaluator: A measurement while the last stage trains.
         save_every: Steps between checkpoints; None for a tenth of a stage, and at least five.
         progress: Whether to show a bar with the loss; None for in a terminal and in a notebook.
+        report_to: Names from :data:`~.stage.REPORTS`: experiment trackers that get the loss of every step.
+        logs: Folder for TensorBoard's files; None for the cache.
 
     Raises:
         InvalidValueError: A model that does not begin with a Decoder, or training data, options or a batch that can't
             be used; the message names row, field or option. Or a launcher that divides models, or a stage that no
             device holds.
-        UnknownNameError: An objective, option, stage or source that does not exist.
+        UnknownNameError: An objective, option, stage, source or tracker that does not exist.
         TrainingError: A loss that is not a number; the last good checkpoint is kept.
         OutputError: The cache can't be written.
     """
     return Training(
-        model, recipe, seed=seed, data=data, evaluator=evaluator, save_every=save_every, progress=progress
+        model, recipe, seed=seed, data=data, evaluator=evaluator, save_every=save_every, progress=progress,
+        report_to=report_to, logs=logs,
     ).run()  # fmt: skip
 
 
@@ -87,7 +93,7 @@ class Training:
     """A training that can begin: every stage was checked and has read its data.
 
     Args:
-        model, recipe, seed, data, evaluator, save_every, progress: See :func:`train`.
+        model, recipe, seed, data, evaluator, save_every, progress, report_to, logs: See :func:`train`.
 
     Raises:
         InvalidValueError, UnknownNameError: As :func:`train`.
@@ -108,11 +114,14 @@ class Training:
         evaluator: Evaluator | None = None,
         save_every: int | None = None,
         progress: bool | None = None,
+        report_to: Sequence[str] = (),
+        logs: Path | None = None,
     ):
         if not isinstance(next(iter(model), None), Decoder):
             first = type(next(iter(model), None)).__name__
             raise InvalidValueError("model", "a chain that begins with a Decoder", first, "workbook.build makes one.")
         seed = whole("seed", seed, 0, 2**32 - 1)
+        check_reports(report_to)
         own = dict(data or {})
         for name in own:
             recipe.only(name)
@@ -124,7 +133,7 @@ class Training:
             if stage.name in own:
                 stage = stage.model_copy(update={"data": own[stage.name]})
             evaluated = evaluator if stage.name == recipe.stages[-1].name else None
-            self.stages.append(StageRun(model, stage, key, seed, evaluated, save_every, progress))
+            self.stages.append(StageRun(model, stage, key, seed, evaluated, save_every, progress, report_to, logs))
             key = self.stages[-1].key
         self.surroundings = {"model": start, "versions": versions(), "teachers": teachers_sha256(recipe.stages)}
 

@@ -7,8 +7,9 @@ import json
 import platform
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +19,15 @@ from accelerate.utils import broadcast, broadcast_object_list, gather_object
 from sentence_transformers import SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer.training_args import BatchSamplers, MultiDatasetBatchSamplers
 from transformers import PrinterCallback
+from transformers.integrations import TensorBoardCallback
 
 from .. import __version__, backbones
 from ..data import rows as training_data
-from ..errors import InvalidValueError, WorkbookError
+from ..errors import InvalidValueError, UnknownNameError, WorkbookError
 from ..files import CHECKSUMS, atomic_folder, cache_path, is_whole, locked, verify_checksums, write_checksums
 from ..objectives import get as get_objective
 from ..resolved import digest
-from .devices import check_memory, shared
+from .devices import check_disk, check_memory, shared
 from .prepare import check, prepared, save_adapters
 from .progress import Progress
 from .recipe import HALF, TRAINING
@@ -47,12 +49,15 @@ if TYPE_CHECKING:
 
     from .recipe import Evaluator, Stage
 
+REPORTS = {"tensorboard": ("tensorboard", "tensorboardX"), "wandb": ("wandb",)}
+"""Experiment trackers by name, with the packages one of which each needs. None is installed with the project."""
+
 
 class StageRun:
     """One stage of a training, checked: what would make it fail is refused here, before anything trains.
 
     Args:
-        model, seed, evaluator, save_every, progress: See :func:`~.run.train`.
+        model, seed, evaluator, save_every, progress, report_to, logs: See :func:`~.run.train`.
         stage: The stage.
         start: Content key of the weights that it starts from.
 
@@ -69,8 +74,11 @@ class StageRun:
         evaluator: Evaluator | None,
         save_every: int | None,
         progress: bool | None,
+        report_to: Sequence[str] = (),
+        logs: Path | None = None,
     ):
         self.model, self.stage, self.seed, self.evaluator, self.progress = model, stage, seed, evaluator, progress
+        self.report_to, self.logs = list(report_to), logs
         self.save_every = save_every or max(min(5, stage.steps), stage.steps // 10)
         with _named(stage):
             described = stage.resolved()
@@ -98,6 +106,7 @@ class StageRun:
         if not is_whole(self.kept):
             with _named(stage):
                 check_memory(model, stage)
+            check_disk(model, stage, self.work)
 
     def result(self) -> dict[str, Any]:
         """Put the trained weights into the model, from the cache or by training, and return the record of the stage.
@@ -139,7 +148,7 @@ class StageRun:
         return record[0]
 
     def _train(self, loss: nn.Module) -> dict[str, Any]:
-        trainer = self._trainer(loss)
+        trainer = self.trainer(loss)
         trainer.train(self._checkpoint())
         record = {
             "key": self.key,
@@ -172,7 +181,12 @@ class StageRun:
         everywhere = set.intersection(*gather_object([{one.name for one in there}]))
         return next((one for one in there if one.name in everywhere), None)
 
-    def _trainer(self, loss: nn.Module) -> StageTrainer:
+    def trainer(self, loss: nn.Module) -> StageTrainer:
+        """The trainer of the stage, for a model within :func:`~.prepare.prepared`.
+
+        Args:
+            loss: The objective.
+        """
         stage = self.stage
         # Before the trainer, which sets the seed: loading may draw random numbers.
         teacher = Teacher(stage.teacher, self.model.device) if stage.teacher else None
@@ -205,7 +219,8 @@ class StageRun:
             logging_steps=1,
             logging_nan_inf_filter=False,
             disable_tqdm=True,
-            report_to=[],
+            report_to=self.report_to,
+            run_name=stage.name,
             use_cpu=self.model.device.type == "cpu",
         )
         # Without a launcher one device trains: transformers would spread the batch over all that it sees.
@@ -222,10 +237,29 @@ class StageRun:
             data_collator=TaughtCollator(self.model[0].preprocess, prompts=self.data.prompts, teacher=teacher),
         )
         trainer.remove_callback(PrinterCallback)
+        for callback in trainer.callback_handler.callbacks:
+            if isinstance(callback, TensorBoardCallback) and self.logs:
+                callback.logging_dir = str(self.logs / stage.name)  # the steps of each stage begin at 1
         if self.evaluator:
             trainer.add_callback(EvaluationCallback(trainer, self.evaluator.every, self.evaluator.measure))
         trainer.add_callback(Progress(stage.name, self.progress))
         return trainer
+
+
+def check_reports(names: Sequence[str]) -> None:
+    """Refuse experiment trackers that do not exist, or are not installed.
+
+    Args:
+        names: Keys of :data:`REPORTS`.
+
+    Raises:
+        UnknownNameError, InvalidValueError: The message names the tracker.
+    """
+    for name in names:
+        if name not in REPORTS:
+            raise UnknownNameError("experiment tracker", name, REPORTS)
+        if not any(find_spec(package) for package in REPORTS[name]):
+            raise InvalidValueError("report_to", "an installed package", name, f"Way out: pip install {name}.")
 
 
 def begun(key: str) -> bool:
