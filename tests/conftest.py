@@ -43,6 +43,14 @@ def docs():
     return load_docs()
 
 
+@pytest.fixture(scope="session")
+def corpora(docs):
+    """What the cache holds of corpora and models, to be linked into an empty one: to build it again takes minutes."""
+    from workbook.files import cache_path
+
+    return [path for path in cache_path().iterdir() if path.name not in ("locks", "mteb", "stages", "training")]
+
+
 @pytest.fixture
 def own(tmp_path, monkeypatch):
     """Small training data by objective, an empty cache beside them, and one thread: what is repeated adds up alike."""

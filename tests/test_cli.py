@@ -118,9 +118,17 @@ def test_evaluate(saved, tmp_path):
 
 
 @pytest.fixture
-def evaluating(workbook, saved, tmp_path, monkeypatch):
-    """Evaluate the saved model with an empty cache, into ``table.csv``."""
+def no_results(corpora, tmp_path, monkeypatch):
+    """A cache of corpora and models alone."""
+    (tmp_path / "cache").mkdir()
+    for path in corpora:
+        (tmp_path / "cache" / path.name).symlink_to(path)
     monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def evaluating(workbook, saved, no_results, tmp_path):
+    """Evaluate the saved model without earlier results, into ``table.csv``."""
 
     def evaluating(*arguments):
         found = workbook("evaluate", saved, "--scale", "quick", "-o", tmp_path / "table.csv", *arguments)
@@ -190,8 +198,7 @@ def test_a_batch_size_and_resamples_are_not(evaluating, run_tasks):
     assert run_tasks == ["ParaphraseLadder"]
 
 
-def test_another_model_in_the_same_folder_is_another(workbook, run_tasks, tmp_path, monkeypatch):
-    monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path / "cache"))
+def test_another_model_in_the_same_folder_is_another(workbook, no_results, run_tasks, tmp_path):
     scores = []
     for method in ("mean", "last-token"):
         package.build(method, "tiny-llama", device="cpu").save(str(tmp_path / "model"))

@@ -23,6 +23,7 @@ import workbook
 from workbook import backbones, cli
 from workbook.errors import WorkbookError
 from workbook.files import ROOT, cache_path
+from workbook.modules import load_embedder
 from workbook.training import Adapter, Recipe, Stage, rehearse
 from workbook.training.stage import REPORTS
 
@@ -289,9 +290,21 @@ def test_an_adapter_can_be_left_out_and_put_in():
     assert recipe.changed({}) == recipe
 
 
-def test_evaluation_while_training(command, data, docs, tmp_path, monkeypatch):
+def test_evaluation_while_training(command, data, corpora, tmp_path):
+    cache_path().mkdir(exist_ok=True)
+    for path in corpora:
+        (cache_path() / path.name).symlink_to(path)
     arguments = ["mean", "-s", "quick", "--backbone", "tiny-llama", "-o", tmp_path / "out", *data[4:]]
-    arguments += ["--set", "contrastive.steps=3", "--evaluate-every", "2"]
+    arguments += [
+        "--set",
+        "contrastive.steps=3",
+        "--set",
+        "contrastive.max_length=96",
+        "--evaluate-every",
+        "2",
+        "--option",
+        "dtype=float32",
+    ]
     suites = ["--suite", "ParaphraseLadder", "--suite", "other"]
     code, _, err = command(*arguments, *suites)
     assert code == 0, err
@@ -300,7 +313,7 @@ def test_evaluation_while_training(command, data, docs, tmp_path, monkeypatch):
     other = ["TopicClustering", "ReviewClassification", "ParaphraseLadder"]
     assert list(curve.columns[4:]) == ["ParaphraseLadder", *other[:2], "other"]
     np.testing.assert_allclose(curve[other].mean(axis=1), curve["other"])
-    model = SentenceTransformer(str(tmp_path / "out"), trust_remote_code=True, device="cpu")
+    model = load_embedder(tmp_path / "out", device="cpu", model_kwargs={"dtype": "float32"})
     scores = workbook.evaluation.evaluate(model, "ParaphraseLadder", scale="quick", instructions="docs")
     assert scores["score"].item() == pytest.approx(curve["ParaphraseLadder"].iloc[-1], abs=0.5)
     assert "curve.csv" in json.loads((tmp_path / "out" / "training.json").read_text())["files"]
@@ -332,8 +345,8 @@ def test_the_longest_rows_are_tried(own, tmp_path):
     model = workbook.build("mean", "tiny-llama", dtype="float32", device="cpu")
     table = rehearse(model, Recipe(stages=(one,)))
     (row,) = table.to_dict("records")
-    # A byte is a token, with one in front; SimCSE reads each text twice.
-    assert (row["rows"], row["tokens"]) == (4, 2 * (64 + 49 + 37 + max(map(len, TEXTS)) + 1))
+    # A byte is a token, with one in front; the longest text is cut, and none ends in a space.
+    assert (row["rows"], row["tokens"]) == (4, 64 + 48 + 36 + max(map(len, TEXTS)) + 1)
     assert row["days"] == pytest.approx(1000 * row["tokens"] / row["tokens_per_second"] / 86400)
     assert 0.05 < row["peak_gb"] < psutil.virtual_memory().total / 1e9
 

@@ -23,7 +23,7 @@ def along(suites: Sequence[str], every: int, scale: str) -> Evaluator:
 
     Returns:
         It measures the score of each task (points) by its name, and the average of each suite of several tasks by the
-        suite's.
+        suite's. As in training, a text is cut at the stage's ``max_length`` if that is the shorter.
 
     Raises:
         UnknownNameError, InvalidValueError: As :func:`~.run.evaluate`, of suites, scale, or ``every``.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import resource
 import sys
 import tempfile
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -64,7 +66,12 @@ def _measured(run: StageRun) -> dict[str, Any]:
     device = run.model.device
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    with tempfile.TemporaryDirectory() as folder, prepared(run.model, stage, run.seed):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        # peft's and transformers' own calls of what transformers renamed.
+        warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated")
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        stack.enter_context(prepared(run.model, stage, run.seed))
         short.work = Path(folder)
         trainer = short.trainer(get_objective(stage.objective)(run.model, **stage.options))
         trainer.args.save_strategy = SaveStrategy.NO
