@@ -16,6 +16,7 @@ from workbook.experiments import gritlm as experiments
 from workbook.methods import gritlm
 from workbook.modules import Decoder, Pooling
 from workbook.objectives import Contrastive, GritLM, set_attention_dropout
+from workbook.objectives.contrastive import by_length
 from workbook.scale import get_scale
 from workbook.training.prepare import prepared
 
@@ -104,14 +105,15 @@ def test_the_loss_in_parts_is_the_one_whose_gradient_is_taken(checkpointing):
         model[0].decoder.activation_checkpointing_enable({"use_reentrant": False})
     set_attention_dropout(model[0].decoder, 0.5)
     features = model.preprocess(DOCUMENTS)
+    _, order = by_length(features)
     torch.manual_seed(0)
     made = GritLM(model, head, mini_batch_size=1).generative_loss(features)
     got, after = gradients(model, made), torch.rand(1)
     torch.manual_seed(0)
     one, counts, losses = GritLM(model, head), features["pooling_mask"].sum(dim=1), []
-    for row in range(len(DOCUMENTS)):
+    for row in order.tolist():
         losses.append(one.generative_loss({name: value[row : row + 1] for name, value in features.items()}))
-    expected = (torch.stack(losses) * counts / counts.sum()).sum()
+    expected = (torch.stack(losses) * counts[order] / counts.sum()).sum()
     assert torch.equal(after, torch.rand(1))  # and nothing else is drawn otherwise
     torch.testing.assert_close(made, expected)
     wanted = gradients(model, expected)

@@ -234,8 +234,22 @@ def test_a_training_that_comes_to_give_other_weights_makes_records_and_kept_stag
 
     before = known_by()
     monkeypatch.setattr("workbook.training.recipe.TRAINING", 3)
-    monkeypatch.setattr("workbook.training.stage.TRAINING", 3)
     assert all(one != other for one, other in zip(before, known_by(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("objective", "adapter", "stale"),
+    [("simcse", Adapter(), True), ("contrastive", Adapter(dropout=0.1), True), ("contrastive", Adapter(), False),
+     ("mntp", None, False)],
+)  # fmt: skip
+def test_other_draws_of_dropout_make_stages_that_drop_something_stale(monkeypatch, data, objective, adapter, stale):
+    def known_by():
+        recipe = Recipe(stages=(stage(data, objective, adapter=adapter),))
+        return recipe.fingerprint(), Training(tiny("mean", attention="bidirectional"), recipe).stages[0].key
+
+    before = known_by()
+    monkeypatch.setattr("workbook.training.recipe.DROPOUT", 2)
+    assert [one != other for one, other in zip(before, known_by(), strict=True)] == [stale, stale]
 
 
 def test_what_is_equal_to_a_default_is_known_by_the_same(data):

@@ -5,13 +5,15 @@ from __future__ import annotations
 from numbers import Integral
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
+import torch
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PositiveInt, ValidationError
 from torch import nn
+from torch.nn.functional import pad
 
 from ..errors import InvalidValueError, UnknownNameError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from sentence_transformers import SentenceTransformer
 
@@ -50,6 +52,7 @@ class Objective(nn.Module):
         attention: The attention that the decoder must have, or None for either.
         own_attention: Whether it gives passes an attention of their own (``features | {"attention": ...}``). Flash
             attention takes no mask for that: where it was chosen, such a stage trains in sdpa.
+        drops: Whether it drops something out by itself, besides what adapters do.
         Options: Its options, a pydantic model.
 
     Args:
@@ -67,6 +70,7 @@ class Objective(nn.Module):
     teacher: ClassVar[bool] = False
     attention: ClassVar[str | None] = None
     own_attention: ClassVar[bool] = False
+    drops: ClassVar[bool] = False
     Options: ClassVar[type[Options]] = Options
 
     def __init__(self, model: SentenceTransformer, **options: Any):
@@ -126,6 +130,29 @@ class Objective(nn.Module):
         if self.reads != "pairs" and columns != 1:
             raise InvalidValueError("training data", "one column of texts", f"{columns} columns", "Keep one.")
 
+    def embedded(self, columns: Sequence[dict[str, torch.Tensor]]) -> list[torch.Tensor]:
+        """The vectors of each column, (rows, dim), with their gradients.
+
+        Columns of a Decoder, known by their mask of pooled tokens, go through it in one pass, which it divides into
+        groups of similar length. Other models would pad all to one length, and take one column after the other.
+
+        Args:
+            columns: Outputs of ``model.preprocess``; they are left as they are.
+        """
+        if "pooling_mask" not in columns[0]:
+            return [self.model(dict(column))["sentence_embedding"] for column in columns]
+        rows = [len(column["attention_mask"]) for column in columns]
+        return list(self.model(_joined(columns))["sentence_embedding"].split(rows))
+
     def get_config_dict(self) -> dict[str, Any]:
         """The options of the loss, for the model card."""
         return self.options.model_dump()
+
+
+def _joined(columns: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """All rows of some columns, one after the other, padded on the right with masked zeros."""
+    joined = {}
+    for name in columns[0]:
+        width = max(column[name].shape[1] for column in columns)
+        joined[name] = torch.cat([pad(column[name], (0, width - column[name].shape[1])) for column in columns])
+    return joined

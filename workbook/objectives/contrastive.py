@@ -126,12 +126,13 @@ class Contrastive(Objective):
         if labels is not None and labels.shape != (shape := (_rows(columns[0]), len(columns) - 1)):
             raise InvalidValueError("labels", f"a teacher's scores {shape}", tuple(labels.shape))
         if not self.options.in_batch:
-            vectors = [self.model(features)["sentence_embedding"] for features in columns]
-            scores = _own_scores(vectors, self.options.temperature)
+            scores = _own_scores(self.embedded(columns), self.options.temperature)
             own = cross_entropy(scores, scores.new_zeros(len(scores), dtype=torch.long))
             return own if labels is None else own + distillation(scores, labels)
         self._tell_twins(columns)
-        return self.loss(columns, labels)
+        if self.options.mini_batch_size is not None:
+            return self.loss(columns, labels)
+        return self.loss.compute_loss_from_embeddings(self.embedded(columns), labels)
 
     def check_batch(self, rows: int, columns: int) -> None:
         """Refuse data whose batches hold no negative; see :meth:`~.base.Objective.check_batch`.
@@ -195,12 +196,15 @@ class _Plain(MultipleNegativesRankingLoss):
 class _Cached(CachedMultipleNegativesRankingLoss):
     """The loss of sentence-transformers with GradCache, in float32, with distillation.
 
-    Both passes have one precision. The second runs within the backward pass, outside the trainer's autocast.
+    Both passes have one precision. The second runs within the backward pass, outside the trainer's autocast. Each
+    column is sorted by length, so that the rows of a mini-batch need little padding; for the loss the vectors are put
+    back into the order of the rows.
     """
 
     def forward_cached(self, sentence_features: list[dict[str, torch.Tensor]], *args: Any, **kwargs: Any) -> Any:
         self._precision = autocast_of_now(_tensor(sentence_features[0]).device)
-        return super().forward_cached(sentence_features, *args, **kwargs)
+        columns, self._orders = zip(*map(by_length, sentence_features), strict=True)
+        return super().forward_cached(list(columns), *args, **kwargs)
 
     def embed_minibatch(self, *args: Any, **kwargs: Any) -> Any:
         with self._precision():
@@ -209,15 +213,22 @@ class _Cached(CachedMultipleNegativesRankingLoss):
     def calculate_loss(
         self, reps: list[list[torch.Tensor]], labels: torch.Tensor | None = None, *, with_backward: bool = False
     ) -> torch.Tensor:
-        reps = [[part.float() for part in column] for column in reps]
-        with without_autocast(reps[0][0].device):  # of the backward pass too, which is taken here
-            loss = super().calculate_loss(reps, labels, with_backward=with_backward)
-            if labels is None:
-                return loss
-            taught = distillation(_own_scores([torch.cat(column) for column in reps], 1 / self.scale), labels)
-            if with_backward:
-                taught.backward()
-            return loss + taught.detach() if with_backward else loss + taught
+        columns = [
+            torch.cat(parts).detach().float()[order.argsort()].requires_grad_(with_backward)
+            for parts, order in zip(reps, self._orders, strict=True)
+        ]
+        with without_autocast(columns[0].device):  # of the backward pass too, which is taken here
+            loss = super().calculate_loss([[column] for column in columns], labels, with_backward=with_backward)
+            if labels is not None:
+                taught = distillation(_own_scores(columns, 1 / self.scale), labels)
+                if with_backward:
+                    taught.backward()
+                loss = loss + taught.detach()
+        if with_backward:
+            for parts, column, order in zip(reps, columns, self._orders, strict=True):
+                for part, gradient in zip(parts, column.grad[order].split([*map(len, parts)]), strict=True):
+                    part.grad = gradient.to(part.dtype)
+        return loss
 
 
 def distillation(scores: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
@@ -276,6 +287,7 @@ class SimCSE(Contrastive):
 
     name = "simcse"
     reads = "texts"
+    drops = True
     hard_negatives = False
     teacher = False
     Options = SimCSEOptions
@@ -351,6 +363,21 @@ def _twins(features: dict[str, torch.Tensor]) -> list[int]:
     rows = torch.where(features["attention_mask"].bool(), features["input_ids"], -1)
     _, groups, sizes = rows.unique(dim=0, return_inverse=True, return_counts=True)
     return (groups == sizes.argmax()).nonzero().flatten().tolist() if sizes.max() > 1 else []
+
+
+def by_length(features: dict[str, Any]) -> tuple[dict[str, Any], torch.Tensor]:
+    """A column with its shortest texts first; as it is where lengths are not known.
+
+    Args:
+        features: Output of ``model.preprocess``.
+
+    Returns:
+        The features, and for each of their rows its number before, int64 (rows,).
+    """
+    if "attention_mask" not in features:
+        return features, torch.arange(_rows(features))
+    order = features["attention_mask"].sum(dim=1).argsort(stable=True)
+    return {name: value[order] if isinstance(value, torch.Tensor) else value for name, value in features.items()}, order
 
 
 def _rows(features: dict[str, torch.Tensor]) -> int:

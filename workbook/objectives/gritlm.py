@@ -11,7 +11,7 @@ from sentence_transformers.base.losses.gradcache import RandContext
 from torch import nn
 
 from ..precision import autocast_of_now
-from .contrastive import Contrastive, ContrastiveOptions
+from .contrastive import Contrastive, ContrastiveOptions, by_length
 from .head import IGNORED, LMHeadObjective, LMHeadOptions, next_token_loss, predictable
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class GritLM(LMHeadObjective):
 
         if size is None:
             return loss(features)
-        rows = range(0, len(features["input_ids"]), size)
+        rows, features = range(0, len(features["input_ids"]), size), by_length(features)[0]
         return _in_parts(loss, [{name: value[row : row + size] for name, value in features.items()} for row in rows])
 
     def check_batch(self, rows: int, columns: int) -> None:

@@ -169,10 +169,11 @@ class Reconstruction(PairObjective):
         self.check_batch(0, len(given))
         alpha = self.options.alpha
         directions = zip((alpha, 1 - alpha), given, given[::-1], SIDES[::-1], strict=True)
+        chosen = [direction for direction in directions if direction[0]]
+        vectors = self.embedded([source for _, source, _, _ in chosen])
         return sum(
-            weight * _mean(*self.losses(self.vectors(source), target, name))
-            for weight, source, target, name in directions
-            if weight
+            weight * _mean(*self.losses(made, target, name))
+            for made, (weight, _, target, name) in zip(vectors, chosen, strict=True)
         )
 
     def losses(
@@ -260,7 +261,7 @@ class LLaMA2Vec(PairObjective):
         self.check_batch(0, len(given))
         (query, _), (document, _) = targets = [_once(*self.texts(*side)) for side in zip(given, SIDES, strict=True)]
         ids = torch.cat([query, document], dim=1)
-        losses = torch.stack([token_losses(self.vectors(side), ids, *self.projection()) for side in given])
+        losses = torch.stack([token_losses(made, ids, *self.projection()) for made in self.embedded(given)])
         parts = losses.split([query.shape[1], document.shape[1]], dim=2)
         return torch.stack([_of_rows(part, first) for part, (_, first) in zip(parts, targets, strict=True)]).mean()
 

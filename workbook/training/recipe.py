@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 TRAINING = 2
 """Counts up when the same stage comes to give other weights: kept stages and records of the old count are stale."""
 
+DROPOUT = 1
+"""Counts up likewise, for stages with dropout alone: what is dropped depends on how a batch is laid out."""
+
 HALF = 1
 """Counts up likewise, for backbones in half precision alone: what was trained in float32 stays as it is."""
 
@@ -139,6 +142,13 @@ class Stage(BaseModel):
         del described["data"]
         return described
 
+    def counts(self) -> dict[str, int]:
+        """The counts of changes that a stage of this kind is known by, besides its fields."""
+        from ..objectives import get
+
+        drops = get(self.objective).drops or (self.adapter is not None and self.adapter.dropout > 0)
+        return {"training": TRAINING} | ({"dropout": DROPOUT} if drops else {})
+
     @model_validator(mode="after")
     def _decay_outlasts_the_steps(self) -> Stage:
         if self.decay_steps is not None and self.decay_steps < self.steps:
@@ -169,7 +179,7 @@ class Recipe(BaseModel):
 
     def fingerprint(self) -> str:
         """Hex sha256 of the resolved stages, data aside: equal for equal recipes, on every machine."""
-        return digest([stage.resolved() | {"training": TRAINING} for stage in self.stages])
+        return digest([stage.resolved() | stage.counts() for stage in self.stages])
 
     def only(self, *names: str) -> Recipe:
         """The recipe of some of the stages, in the recipe's order.

@@ -30,7 +30,7 @@ from ..resolved import digest
 from .devices import check_disk, check_memory, shared
 from .prepare import check, prepared, save_adapters
 from .progress import Progress
-from .recipe import HALF, TRAINING
+from .recipe import HALF
 from .teacher import TaughtCollator, Teacher, is_reranker, teachers_sha256
 from .trainer import (
     WEIGHTS,
@@ -91,7 +91,7 @@ class StageRun:
             "start": start,
             "stage": described,
             "data": self.data.fingerprint,
-            "training": TRAINING,
+            **stage.counts(),
             "seed": seed,
             "evaluator": [evaluator.name, evaluator.every] if evaluator else None,
             "versions": versions(),
