@@ -9,7 +9,7 @@ not count. Printed are the median of the repeats and the ratios: over the last t
 
 from __future__ import annotations
 
-from encode import begun
+from speed import begun
 
 import workbook
 from workbook import probes

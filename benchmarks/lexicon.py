@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 
 import torch
-from encode import documents
 from sentence_transformers import SentenceTransformer
+from speed import documents
 from torch.nn.functional import normalize
 from transformers.utils import logging
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import statistics
 
-from encode import begun, in_turns
+from speed import begun, in_turns
 
 import workbook
 
