@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import accumulate, groupby
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from .errors import InvalidValueError, UnknownNameError
@@ -197,17 +198,17 @@ class Template(BaseModel):
             return_offsets_mapping=True,
             verbose=False,
         )
+        kinds = [[self._kind(group[a:b]) for b in range(len(group) + 1)] for a in range(len(group) + 1)]
         segment = []
         for strings, ids, offsets in zip(rendered, encoded["input_ids"], encoded["offset_mapping"], strict=True):
-            ends = list(accumulate(map(len, strings)))
-            spans = list(zip([0, *ends], ends, group, strict=False))
-            tokens = []
-            for token, (start, end) in zip(ids, offsets, strict=True):
-                covered = [piece for a, b, piece in spans if start < b and max(end, start + 1) > a]
-                pooled, of_text = any(p.pooled for p in covered), any("{text}" in p.string for p in covered)
-                counted = not self.examples or any(p.string != "{examples}" for p in covered)
-                tokens.append(Token(token, pooled, of_text, counted))
-            segment.append(tokens)
+            borders = np.cumsum([0, *map(len, strings)])
+            starts, ends = np.array(offsets, dtype=int).reshape(-1, 2).T
+            # The pieces that a token covers, from the first that ends behind its start to the last that begins before
+            # its end.
+            first = borders[1:].searchsorted(starts, side="right")
+            last = borders[:-1].searchsorted(np.maximum(ends, starts + 1), side="left")
+            covered = zip(ids, first.tolist(), last.tolist(), strict=True)
+            segment.append([Token(token, *kinds[a][b]) for token, a, b in covered])
         if not any("{text}" in piece.string for piece in group):
             return segment
         if self.mask != "span":
@@ -228,6 +229,11 @@ class Template(BaseModel):
                     raise InvalidValueError("texts", expected, text, "Drop it.")
                 row.append(Token(tokenizer.eos_token_id, pooled, of_text=True))
         return segment
+
+    def _kind(self, covered: Sequence[Piece]) -> tuple[bool, bool, bool]:
+        """Of a token that covers these pieces, whether it is pooled, of the text, and counted."""
+        counted = not self.examples or any(piece.string != "{examples}" for piece in covered)
+        return any(piece.pooled for piece in covered), any("{text}" in piece.string for piece in covered), counted
 
     def _render(self, piece: Piece, text: str, instruction: str, tokenizer: PreTrainedTokenizerBase) -> str:
         examples = (

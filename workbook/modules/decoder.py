@@ -22,8 +22,8 @@ from ..templates import Encoded, Template, answer_opening, as_template
 from ..texts import check_text
 from .saving import hub_options
 
-# What a pass costs besides its tokens, as a number of tokens: on a CPU as measured in float32, training SmolLM2-135M (in
-# bfloat16, where tokens cost less, a hundred); elsewhere an estimate, from the kernels that a pass starts.
+# What a pass costs besides its tokens, as a number of tokens: on a CPU as measured when SmolLM2-135M trains in float32
+# (in bfloat16, where tokens cost less, a hundred); elsewhere an estimate, from the kernels that a pass starts.
 _PASS = {"cpu": 32}
 _PASS_ELSEWHERE = 4096
 _NOT_CONTENT = {
