@@ -91,6 +91,14 @@ def test_in_encoding_at_most_a_twentieth_is_padding(narrow):
     assert seen["all"] <= 1.05 * seen["real"]
 
 
+def test_processes_of_sentence_transformers_give_the_same_vectors():
+    """One for each device that ``encode`` is told; the modules go there as they are."""
+    model = tiny("nv-embed")
+    texts = [f"text {number} " * (1 + number % 7) for number in range(40)]
+    made = model.encode(texts, prompt="Find it", device=["cpu", "cpu"], chunk_size=20)
+    np.testing.assert_allclose(made, model.encode(texts, prompt="Find it"), atol=1e-5)
+
+
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("objective", ["contrastive", "gritlm", "reconstruction", "llama2vec"])
 def test_groups_and_one_pass_give_the_gradients_of_columns_alone(own, monkeypatch, objective, side):
