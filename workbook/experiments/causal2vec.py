@@ -156,6 +156,6 @@ CHOICES = Experiment(
     sizes=smaller,
     measure=evaluate_variant,
     inputs=SUITES,
-    version=3,
+    version=4,
 )
 EXPERIMENTS = (COMPONENTS, CHOICES)
