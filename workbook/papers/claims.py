@@ -393,11 +393,11 @@ def entries(path: Path, notebook: str | None = None, other_than: str | None = No
 
 
 def _key(entry: Any) -> tuple[str, str]:
-    """Id of the claim and name of the notebook of an entry, whatever else is wrong with it."""
-    claim = entry.get("claim") if isinstance(entry, dict) else None
-    if not isinstance(claim, dict):
-        return "", ""
-    return str(claim.get("id", "")), str(entry.get("notebook", ""))
+    """Id of the claim and name of the notebook of an entry, whatever else is wrong with it, or of an earlier form."""
+    entry = entry if isinstance(entry, dict) else {}
+    claim = entry.get("claim")
+    name = claim.get("id") if isinstance(claim, dict) else entry.get("id")
+    return str(name or ""), str(entry.get("notebook") or "")
 
 
 def _alone(path: Path) -> AbstractContextManager[None]:
