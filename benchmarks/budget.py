@@ -87,8 +87,8 @@ class Cost:
 def cost_of_stage(chain: Chain, stage: Stage, backbone: str) -> Cost:
     """The cost of training one stage."""
     columns, mini_batch = COLUMNS.get(stage.objective, 2 + (stage.negatives or 0)), stage.options.get("mini_batch_size")
-    if stage.objective == "contrastive" and not mini_batch and stage.options.get("in_batch", True):
-        columns = min(columns, 2)  # sentence-transformers embeds all candidates of a whole batch in one pass
+    if not mini_batch:  # all columns of a whole batch are read in one pass; what is written takes more
+        columns = {"reconstruction": 3, "llama2vec": 3, "gritlm": 2}.get(stage.objective, 1)
     layout = chain.layout().model_dump_json()
     row = tokens_of_row(stage.data, layout, stage.objective, stage.negatives or 0, stage.max_length, backbone)
     trained = stage.steps * stage.batch_size * row

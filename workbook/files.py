@@ -343,8 +343,9 @@ def check_room(folder: Path, needed: int, what: str, hint: str) -> None:
     Raises:
         OutputError: Too little room; the message has both numbers.
     """
-    there = next(one for one in (folder, *folder.absolute().parents) if one.is_dir())
-    free = shutil.disk_usage(there).free
+    with writing(folder):
+        there = next(one for one in (folder, *folder.absolute().parents) if one.is_dir())
+        free = shutil.disk_usage(there).free
     if needed > free:
         raise OutputError(
             f"Expected {needed / 1e9:,.1f} GB of free disk in {folder} for {what}, got {free / 1e9:,.1f} GB. {hint}"
