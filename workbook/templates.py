@@ -32,13 +32,8 @@ class Piece(NamedTuple):
     pooled: bool
 
 
-class Token(NamedTuple):
-    """A token: its id, whether it is pooled, whether it covers the text, and whether the length limit counts it."""
-
-    id: int
-    pooled: bool
-    of_text: bool = False
-    counted: bool = True
+_TOKEN = np.dtype([("id", np.int64), ("pooled", bool), ("of_text", bool), ("counted", bool)])
+"""A token: its id, whether it is pooled, whether it covers the text, and whether the length limit counts it."""
 
 
 class Encoded(NamedTuple):
@@ -142,7 +137,7 @@ class Template(BaseModel):
             _refuse_markup(tokenizer, texts)
         groups = self._groups(pieces, tokenizer)
         segments = [
-            [[Token(CONTEXT, group[0].pooled)] * contextual_tokens] * len(texts)
+            [_tokens([CONTEXT] * contextual_tokens, group[0].pooled)] * len(texts)
             if group[0].string == "{context}"
             else self._segment(tokenizer, group, texts, instruction)
             for group in groups
@@ -154,8 +149,8 @@ class Template(BaseModel):
             else:
                 limits = (None if group[0].string == "{eos}" else max_length for group in groups)
                 parts = [part[:limit] for part, limit in zip(parts, limits, strict=True)]
-            tokens = [token for part in parts for token in part]
-            rows.append(Encoded([token.id for token in tokens], [int(token.pooled) for token in tokens]))
+            tokens = np.concatenate(parts)
+            rows.append(Encoded(tokens["id"].tolist(), tokens["pooled"].astype(int).tolist()))
         return rows
 
     def closes(self, tokenizer: PreTrainedTokenizerBase) -> bool:
@@ -182,15 +177,15 @@ class Template(BaseModel):
 
     def _segment(
         self, tokenizer: PreTrainedTokenizerBase, group: list[Piece], texts: Sequence[str], instruction: str
-    ) -> list[list[Token]]:
+    ) -> list[np.ndarray]:
         """Per text, the tokens of one group."""
         if group[0].string == "{eos}" and self.suffix != "eos":
             suffix = answer_opening(tokenizer) if self.suffix == "answer" else self.keywords
-            *ids, last = tokenizer(suffix, add_special_tokens=False)["input_ids"]
-            return [[*(Token(id_, pooled=False) for id_ in ids), Token(last, group[0].pooled)]] * len(texts)
+            ids = tokenizer(suffix, add_special_tokens=False)["input_ids"]
+            return [_tokens(ids, [*[False] * (len(ids) - 1), group[0].pooled])] * len(texts)
         if group[0].string in ("{bos}", "{eos}"):
             token = tokenizer.bos_token_id if group[0].string == "{bos}" else tokenizer.eos_token_id
-            return [[] if token is None else [Token(token, group[0].pooled)]] * len(texts)
+            return [_tokens([] if token is None else [token], group[0].pooled)] * len(texts)
         rendered = [[self._render(piece, text, instruction, tokenizer) for piece in group] for text in texts]
         encoded = tokenizer(
             ["".join(strings) for strings in rendered],
@@ -198,7 +193,8 @@ class Template(BaseModel):
             return_offsets_mapping=True,
             verbose=False,
         )
-        kinds = [[self._kind(group[a:b]) for b in range(len(group) + 1)] for a in range(len(group) + 1)]
+        reach = range(len(group) + 1)
+        kinds = np.array([[(0, *self._kind(group[a:b])) for b in reach] for a in reach], _TOKEN)
         segment = []
         for strings, ids, offsets in zip(rendered, encoded["input_ids"], encoded["offset_mapping"], strict=True):
             borders = np.cumsum([0, *map(len, strings)])
@@ -207,8 +203,9 @@ class Template(BaseModel):
             # its end.
             first = borders[1:].searchsorted(starts, side="right")
             last = borders[:-1].searchsorted(np.maximum(ends, starts + 1), side="left")
-            covered = zip(ids, first.tolist(), last.tolist(), strict=True)
-            segment.append([Token(token, *kinds[a][b]) for token, a, b in covered])
+            row = kinds[first, last]
+            row["id"] = ids
+            segment.append(row)
         if not any("{text}" in piece.string for piece in group):
             return segment
         if self.mask != "span":
@@ -216,18 +213,15 @@ class Template(BaseModel):
             alone = ["".join(s for s, p in zip(row, group, strict=True) if p.pooled is counted) for row in rendered]
             counts = [len(ids) for ids in tokenizer(alone, add_special_tokens=False, verbose=False)["input_ids"]]
             ahead = int(self.mask == "columns" and self._writes_bos(tokenizer))
-            starts = [len(row) - n if counted else n - ahead for row, n in zip(segment, counts, strict=True)]
-            segment = [
-                [Token(token.id, n >= start, token.of_text, token.counted) for n, token in enumerate(row)]
-                for row, start in zip(segment, starts, strict=True)
-            ]
+            for row, n in zip(segment, counts, strict=True):
+                row["pooled"] = np.arange(len(row)) >= (len(row) - n if counted else n - ahead)
         pooled = any(piece.pooled for piece in group if "{text}" in piece.string)
-        for text, row in zip(texts, segment, strict=True):
-            if not any(token.of_text for token in row):
+        for place, (text, row) in enumerate(zip(texts, segment, strict=True)):
+            if not row["of_text"].any():
                 if tokenizer.eos_token_id is None:
                     expected = "words, since this tokenizer has no EOS token, which would stand in for none"
                     raise InvalidValueError("texts", expected, text, "Drop it.")
-                row.append(Token(tokenizer.eos_token_id, pooled, of_text=True))
+                segment[place] = np.append(row, _tokens([tokenizer.eos_token_id], pooled, of_text=True))
         return segment
 
     def _kind(self, covered: Sequence[Piece]) -> tuple[bool, bool, bool]:
@@ -248,14 +242,14 @@ class Template(BaseModel):
             eos=tokenizer.eos_token or "",
         )
 
-    def _cut(self, parts: list[list[Token]], max_length: int, text: str) -> list[list[Token]]:
+    def _cut(self, parts: list[np.ndarray], max_length: int, text: str) -> list[np.ndarray]:
         """Drop tokens from the right end of the text until the whole input, examples aside, fits."""
-        tokens = [token for part in parts for token in part]
-        counted = sum(token.counted for token in tokens)
+        tokens = np.concatenate(parts)
+        counted = int(tokens["counted"].sum())
         excess = counted - max_length
         if excess <= 0:
             return parts
-        places = [n for n, token in enumerate(tokens) if token.of_text]
+        places = np.flatnonzero(tokens["of_text"])
         if excess >= len(places):
             raise InvalidValueError(
                 "max_length",
@@ -263,8 +257,14 @@ class Template(BaseModel):
                 max_length,
                 f"Shorten the instruction or raise max_length (text: {text[:40]!r}).",
             )
-        dropped = set(places[-excess:])
-        return [[token for n, token in enumerate(tokens) if n not in dropped]]
+        return [np.delete(tokens, places[-excess:])]
+
+
+def _tokens(ids: Sequence[int], pooled: bool | Sequence[bool], of_text: bool = False) -> np.ndarray:
+    """Tokens that the length limit counts."""
+    made = np.zeros(len(ids), _TOKEN)
+    made["id"], made["pooled"], made["of_text"], made["counted"] = ids, pooled, of_text, True
+    return made
 
 
 def answer_opening(tokenizer: PreTrainedTokenizerBase) -> str:
