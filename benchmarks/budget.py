@@ -6,7 +6,7 @@ Nothing trains. Tokens are counted on a sample of the rows that a stage reads; s
 earlier line count once. A pass is one run of the decoder over one column of a micro-batch, forward and backward, or of
 an encoded batch. The minutes are a pass's least time (the launching of kernels, which decides on a GPU for a small
 backbone) or that of its tokens, whichever is more. The default figures are assumed, for SmolLM2-135M on an H100; with
-your own (``benchmarks/train.py`` measures one) the table is for your machine:
+your own (``benchmarks/speed.py --what mntp`` measures one) the table is for your machine:
 
     python benchmarks/budget.py --scale night --tokens-per-second 130 --pass-ms 0 --seeds 3
 
@@ -197,9 +197,7 @@ def of_record(experiment: Experiment, scale: str, backbone: str, seeds: int, kno
     return len(cells), costs
 
 
-def table(
-    scale: str, backbone: str, tokens_per_second: float, pass_ms: float, seeds: int = 1, drafts: bool = False
-) -> pd.DataFrame:
+def table(scale: str, backbone: str, tokens_per_second: float, pass_ms: float, seeds: int = 1) -> pd.DataFrame:
     """One row for each notebook and each record: tokens, passes, and minutes.
 
     Args:
@@ -208,7 +206,6 @@ def table(
         tokens_per_second: Tokens that the device trains with adapters.
         pass_ms: Least milliseconds of a pass, forward and backward.
         seeds: Seeds of the records.
-        drafts: Whether experiments that no notebook reads count.
     """
     rows = []
     for name, variants in LIVE.items() if scale not in RECORDED else ():
@@ -219,7 +216,7 @@ def table(
         rows.append(("notebook", name, len(variants), costs))
     known = set()
     for name, experiment in EXPERIMENTS.items():
-        if drafts or name[0].isdigit():
+        if name[0].isdigit():
             rows.append(("record", name, *of_record(experiment, scale, backbone, seeds, known)))
     return pd.DataFrame(
         {

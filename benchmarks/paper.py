@@ -173,15 +173,15 @@ def measured(model: Any, stage: Stage, data: str, place: torch.device) -> dict[s
             # No checkpoint: those of a large model take longer than the steps.
             done = train(model, Recipe(stages=(stage,)), data={stage.name: data}, save_every=stage.steps + 1,
                          progress=False)  # fmt: skip
-        except torch.OutOfMemoryError:
-            trained, kept = weights(model, stage)
-            row["note"] = (
-                f"out of memory: {16 * trained / 1e9:,.1f} GB for {trained:,} numbers that train (16 bytes each), "
-                f"{kept / 1e9:,.1f} GB of weights that don't, and activations do not fit the "
-                f"{(memory(place) or 0) / 1e9:,.1f} GB of the device"
-            )
         except WorkbookError as error:
             row["note"] = str(error)
+            if isinstance(error.__cause__, torch.OutOfMemoryError):
+                trained, kept = weights(model, stage)
+                row["note"] = (
+                    f"out of memory: {16 * trained / 1e9:,.1f} GB for {trained:,} numbers that train (16 bytes each), "
+                    f"{kept / 1e9:,.1f} GB of weights that don't, and activations do not fit the "
+                    f"{(memory(place) or 0) / 1e9:,.1f} GB of the device"
+                )
         else:
             shutil.rmtree(cache_path("stages", done.manifest["stages"][stage.name]["key"][:24]))
             first, last = done.history.iloc[0], done.history.iloc[-1]  # the first step allocates memory

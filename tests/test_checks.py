@@ -581,7 +581,7 @@ def test_the_exercises_are_what_the_objective_computes(capsys):
     handle.remove()
     table, rows = model[0].decoder.get_input_embeddings().weight, []
     written = [seen for seen in read if seen is not None]  # texts are read by their ids, all in one pass
-    for vectors, target, seen in zip(map(objective.vectors, sides), sides[::-1], written, strict=True):
+    for vectors, target, seen in zip(objective.embedded(sides), sides[::-1], written, strict=True):
         rows.append([])
         for row, (ids, own) in enumerate(zip(*objective.texts(target, "positive"), strict=True)):
             given, predicted = lay_out(vectors[row], ids[own], table)

@@ -39,7 +39,7 @@ def tokens_to_write(model, pairs):
     for source, target in (("query", "document"), ("document", "query")):
         sides = [model.preprocess(pairs[side].tolist()[:8]) for side in (source, target)]
         with torch.no_grad():
-            vectors = objective.vectors(sides[0])
+            vectors = objective.embedded(sides[:1])[0]
             hook = model[0].register_forward_pre_hook(lambda _, given: counted.append(given[0]["attention_mask"].sum()))
             objective.losses(vectors, sides[1])
             hook.remove()

@@ -127,7 +127,7 @@ def test_closings_on_a_real_tokenizer(suffix, smollm2):
     with torch.no_grad():
         states = model[0]({**document})["token_embeddings"]
         row = states[1][document["attention_mask"][1].bool()]
-        torch.testing.assert_close(loss.vectors(document)[1], row[-1], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(loss.embedded([document])[0][1], row[-1], atol=1e-4, rtol=1e-4)
         written = model.tokenizer.decode(document["input_ids"][1][document["attention_mask"][1].bool()])
         assert written.endswith(CLOSINGS[suffix])
 
@@ -176,7 +176,7 @@ def test_a_tokenizer_without_bos_has_nothing_in_front(model):
 def test_words_follow_the_anchor_at_once(model):
     """Whatever the other rows are like, a pair's losses are what they are alone."""
     loss, (query, document) = objective(model), sides(model)
-    made, own = loss.losses(loss.vectors(query), document)
+    made, own = loss.losses(loss.embedded([query])[0], document)
     assert own.sum(dim=1).tolist() == [len(ids_of(model.tokenizer, text)[0]) for text in DOCUMENTS]
     assert (made[~own] == 0).all()
     for row in range(len(QUERIES)):
@@ -188,7 +188,7 @@ def test_words_follow_the_anchor_at_once(model):
 
 def test_a_word_is_predicted_from_what_is_before_it(model):
     loss, (query, _) = objective(model), sides(model)
-    vectors = loss.vectors(query)
+    vectors = loss.embedded([query])[0]
     first = loss.losses(vectors, model.preprocess(["abcdef"] * 3))[0]
     other = loss.losses(vectors, model.preprocess(["abcxef"] * 3))[0]
     changed = (first - other).abs() > 1e-6

@@ -10,9 +10,10 @@ from workbook.data import curation
 from workbook.errors import InvalidValueError, UnknownNameError
 from workbook.experiments import Experiment, Variant
 from workbook.modules import Lexicon
+from workbook.objectives.contrastive import Contrastive
 from workbook.training import Recipe
 from workbook.training.run import Training
-from workbook.training.teacher import TaughtCollator, Teacher
+from workbook.training.teacher import TAUGHT, TaughtCollator, Teacher
 
 QUERIES = ["how to prune basil", "why leaves curl"]
 DOCUMENTS = [
@@ -62,15 +63,14 @@ def test_a_classifier_is_no_teacher(tmp_path):
 
 
 @pytest.mark.parametrize("blend", [False, True])
-def test_the_scores_are_those_of_the_batch_without_instructions(blend):
+def test_a_teacher_reads_the_texts_of_a_batch_without_instructions(blend):
     rows = [dict(zip(("query", "positive", "negative_1"), [q, *d], strict=True)) for q, d in
             zip(QUERIES, DOCUMENTS, strict=True)]  # fmt: skip
     if blend:
         rows = [{name: {"instruction": "Find", "text": text} for name, text in row.items()} for row in rows]
-    teacher = Teacher("minilm")
-    collator = TaughtCollator(tiny("lens")[0].preprocess, prompts={"query": "Find it"}, teacher=teacher)
+    collator = TaughtCollator(tiny("lens")[0].preprocess, prompts={"query": "Find it"}, taught=True)
     batch = collator([row | {"dataset_name": "own"} for row in rows])
-    torch.testing.assert_close(batch["label"], teacher.scores(QUERIES, DOCUMENTS))
+    assert batch[TAUGHT] == [[query, *documents] for query, documents in zip(QUERIES, DOCUMENTS, strict=True)]
 
 
 def mined(folder):
@@ -81,6 +81,29 @@ def mined(folder):
     rows = curation.mine(pairs, backbones.load_encoder(), progress=False)
     rows.to_json(folder / "mined.jsonl", orient="records", lines=True)
     return {"contrastive": str(folder / "mined.jsonl")}
+
+
+def test_labels_are_the_teachers_scores_of_the_batch(tmp_path, monkeypatch):
+    """And the same where other processes tokenize."""
+    data, seen, kept = mined(tmp_path), [], Contrastive.forward
+
+    def looked_at(self, features, labels=None):
+        decode = self.model.tokenizer.batch_decode
+        seen.append(([decode(one["input_ids"], skip_special_tokens=True) for one in features], labels))
+        return kept(self, features, labels)
+
+    monkeypatch.setattr(Contrastive, "forward", looked_at)
+    one, models = stage(data, "contrastive", teacher="minilm", steps=2, max_length=64), []
+    for workers in (0, 2):
+        monkeypatch.setattr("workbook.training.stage._WORKERS", {"cpu": workers})
+        monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path / str(workers)))
+        models.append(trained(one, model=tiny("lens")).model)
+    assert len(seen) == 4
+    for columns, labels in seen:
+        rows = [[text.partition("Query: ")[2] or text for text in row] for row in zip(*columns, strict=True)]
+        due = Teacher("minilm").scores([query for query, *_ in rows], [documents for _, *documents in rows])
+        torch.testing.assert_close(labels, due)
+    assert differing(*models) == []
 
 
 @pytest.mark.parametrize("cached", [None, 2])

@@ -94,9 +94,10 @@ def capability(device: str | None = None) -> dict[str, Any]:
     import torch
     from transformers.utils import is_flash_attn_2_available
 
-    rank = os.environ.get("LOCAL_RANK")
-    own = "cuda" if rank is None else f"cuda:{rank}"
-    device = str(device or (own if torch.cuda.is_available() else "cpu"))
+    if device is None and torch.cuda.is_available():  # as accelerate has it: a process may see one card alone
+        rank = int(os.environ.get("LOCAL_RANK", -1))
+        device = "cuda" if rank < 0 else f"cuda:{rank % torch.cuda.device_count()}"
+    device = str(device or "cpu")
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:

@@ -401,7 +401,7 @@ def in_groups(
         part = states({name: value[places] for name, value in inputs.items()}, mask[places])
         if made is None:
             made = part.new_zeros(*mask.shape, part.shape[-1])
-        made = made.index_put(places, part)
+        made[places] = part
     return made
 
 

@@ -67,10 +67,6 @@ class PairObjective(LMHeadObjective):
         if columns != len(SIDES):
             raise InvalidValueError("training data", "a query and a positive", f"{columns} columns", "Keep these two.")
 
-    def vectors(self, side: dict[str, torch.Tensor]) -> torch.Tensor:
-        """The vectors of one side, float32 (batch, dim), from the output of ``model.preprocess``."""
-        return self.model(dict(side))["sentence_embedding"]
-
     def texts(self, side: dict[str, torch.Tensor], name: str) -> tuple[torch.Tensor, torch.Tensor]:
         """The tokens of one side's texts, packed to the left, whichever side the padding is on.
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +15,7 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object, parse_flag_from_env
 from torch import nn
 
-from ..errors import InvalidValueError
+from ..errors import InvalidValueError, TrainingError
 from ..files import check_room, make_folder
 from ..objectives import get
 from ..objectives.head import LMHeadObjective
@@ -82,6 +84,27 @@ def check_memory(model: SentenceTransformer, stage: Stage) -> None:
             f"{there / 1e9:,.1f} GB",
             "Train adapters, or a smaller backbone, or take a larger device; a model is not divided over devices.",
         )
+
+
+@contextlib.contextmanager
+def told_of_memory(stage: Stage, device: torch.device) -> Iterator[None]:
+    """Say what would need less memory where a device runs out of it.
+
+    Args:
+        stage: The stage that trains in the block.
+        device: The device.
+
+    Raises:
+        TrainingError: It did.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise TrainingError(
+            f"Stage {stage.name}: expected a batch of {stage.batch_size} rows of at most {stage.max_length} tokens "
+            f"to fit {device}, got: {str(error).partition('.')[0]}. Way out: --set {stage.name}.batch_size or "
+            f"max_length lower, accumulation higher, or {stage.name}.gradient_checkpointing=true."
+        ) from error
 
 
 def check_disk(model: SentenceTransformer, stage: Stage, folder: Path) -> None:

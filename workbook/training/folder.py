@@ -106,7 +106,6 @@ def train_into(
         logs=output / LOGS,
     )  # fmt: skip
     size = sum(parameter.nbytes for parameter in model.parameters())
-    check_room(output, size, "the model", "Make room, or choose a folder on a larger disk with --output.")
     asked = {
         **plan,
         "seed": seed,
@@ -122,7 +121,7 @@ def train_into(
     written = json.loads(json.dumps(written))
     main = training.processes.is_main_process
     with contextlib.ExitStack() as held:
-        if _decided(lambda: _begin(output, written, resume, held), main):
+        if _decided(lambda: _begin(output, written, size, resume, held), main):
             return None
         trained = training.run()
         if main:
@@ -159,7 +158,7 @@ def _decided(decide: Callable[[], bool], main: bool) -> bool:
     return said[0]
 
 
-def _begin(output: Path, written: dict[str, Any], resume: bool, held: contextlib.ExitStack) -> bool:
+def _begin(output: Path, written: dict[str, Any], size: int, resume: bool, held: contextlib.ExitStack) -> bool:
     """Lock the folder and write the plan into it; True if it already holds this training, finished and whole."""
     with writing(output):
         if _plan(output) is None:
@@ -180,6 +179,7 @@ def _begin(output: Path, written: dict[str, Any], resume: bool, held: contextlib
         remove_scratch(output)
         if before and _is_done(output, before, written, resume):
             return True
+        check_room(output, size, "the model", "Make room, or choose a folder on a larger disk with --output.")
         _write(output, written | {"files": before.files if before else {}})
         return False
 

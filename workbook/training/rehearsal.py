@@ -19,8 +19,8 @@ from datasets import Dataset
 from transformers.trainer_utils import SaveStrategy
 
 from ..data.rows import TrainingData
-from ..errors import TrainingError
 from ..objectives import get as get_objective
+from .devices import told_of_memory
 from .prepare import prepared
 from .run import Training
 
@@ -75,14 +75,8 @@ def _measured(run: StageRun) -> dict[str, Any]:
         short.work = Path(folder)
         trainer = short.trainer(get_objective(stage.objective)(run.model, **stage.options))
         trainer.args.save_strategy = SaveStrategy.NO
-        try:
+        with told_of_memory(stage, device):
             trainer.train(None)
-        except torch.OutOfMemoryError as error:
-            raise TrainingError(
-                f"Stage {stage.name}: expected a batch of {stage.batch_size} rows of at most {stage.max_length} tokens "
-                f"to fit {device}, got: {str(error).partition('.')[0]}. Way out: --set {stage.name}.batch_size or "
-                f"max_length lower, accumulation higher, or {stage.name}.gradient_checkpointing=true."
-            ) from error
     before, after = [entry for entry in trainer.state.log_history if "loss" in entry]
     tokens, seconds = after["tokens"] - before["tokens"], after["seconds"] - before["seconds"]
     return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import platform
 import shutil
 import warnings
@@ -27,7 +28,7 @@ from ..errors import InvalidValueError, UnknownNameError, WorkbookError
 from ..files import CHECKSUMS, atomic_folder, cache_path, is_whole, locked, verify_checksums, write_checksums
 from ..objectives import get as get_objective
 from ..resolved import digest
-from .devices import check_disk, check_memory, shared
+from .devices import check_disk, check_memory, shared, told_of_memory
 from .prepare import check, prepared, save_adapters
 from .progress import Progress
 from .recipe import HALF
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from .recipe import Evaluator, Stage
+
+_WORKERS = {"cuda": 2}
+"""Processes that tokenize beside the training, by kind of device. On a CPU they would take its cores."""
 
 REPORTS = {"tensorboard": ("tensorboard", "tensorboardX"), "wandb": ("wandb",)}
 """Experiment trackers by name, with the packages one of which each needs. None is installed with the project."""
@@ -149,7 +153,8 @@ class StageRun:
 
     def _train(self, loss: nn.Module) -> dict[str, Any]:
         trainer = self.trainer(loss)
-        trainer.train(self._checkpoint())
+        with told_of_memory(self.stage, self.model.device):
+            trainer.train(self._checkpoint())
         record = {
             "key": self.key,
             **self.content,
@@ -188,6 +193,9 @@ class StageRun:
             loss: The objective.
         """
         stage = self.stage
+        if workers := _WORKERS.get(self.model.device.type, 0):
+            # The threads of a tokenizer do not come along into another process.
+            os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         # Before the trainer, which sets the seed: loading may draw random numbers.
         teacher = Teacher(stage.teacher, self.model.device) if stage.teacher else None
         arguments = SentenceTransformerTrainingArguments(
@@ -212,6 +220,8 @@ class StageRun:
             multi_dataset_batch_sampler=MultiDatasetBatchSamplers.PROPORTIONAL,
             dataloader_drop_last=True,
             dataloader_pin_memory=self.model.device.type == "cuda",
+            dataloader_num_workers=workers,
+            dataloader_persistent_workers=workers > 0,
             prompts=self.data.prompts,
             save_strategy="steps",
             save_steps=self.save_every,
@@ -234,7 +244,10 @@ class StageRun:
             args=arguments,
             train_dataset=self.data.datasets,
             loss=loss,
-            data_collator=TaughtCollator(self.model[0].preprocess, prompts=self.data.prompts, teacher=teacher),
+            data_collator=TaughtCollator(
+                self.model[0].preprocess, prompts=self.data.prompts, taught=teacher is not None
+            ),
+            teacher=teacher,
         )
         trainer.remove_callback(PrinterCallback)
         for callback in trainer.callback_handler.callbacks:

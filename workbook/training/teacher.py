@@ -90,18 +90,23 @@ def teachers_sha256(stages: Iterable[Stage]) -> dict[str, str]:
     return {name: digest([backbones.content_sha256(name), _COSINES]) for name in sorted(names)}
 
 
+TAUGHT = "taught"
+"""Name under which a batch holds the texts of its rows for a teacher."""
+
+
 @dataclass
 class TaughtCollator(SentenceTransformerDataCollator):
-    """Adds a teacher's scores to each batch as its labels, so that only the rows trained on are scored."""
+    """Keeps the texts of each batch for a teacher, who reads them in the process that trains: this may be another."""
 
-    teacher: Teacher | None = None
+    taught: bool = False
 
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
-        """The batch of some rows (query, positive, hard negatives), with the teacher's scores as ``label``."""
+        """The batch of some rows (query, positive, hard negatives), with their texts, without instructions."""
         batch = super().__call__(features)
-        if self.teacher is not None:
-            rows = [[_text(value) for name, value in row.items() if name != "dataset_name"] for row in features]
-            batch["label"] = self.teacher.scores([query for query, *_ in rows], [documents for _, *documents in rows])
+        if self.taught:
+            batch[TAUGHT] = [
+                [_text(value) for name, value in row.items() if name != "dataset_name"] for row in features
+            ]
         return batch
 
 

@@ -21,10 +21,13 @@ from transformers.trainer_pt_utils import safe_globals
 
 from ..errors import DamagedFileError, InvalidValueError, TrainingError, WorkbookError
 from ..files import CHECKSUMS, verify_checksums, write_checksums, writing
+from .teacher import TAUGHT
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from torch import nn
+
+    from .teacher import Teacher
 
 WEIGHTS = "trained.safetensors"
 _OBJECTIVE = "objective."  # begins the names of parameters that are the objective's own
@@ -41,15 +44,16 @@ class StageTrainer(SentenceTransformerTrainer):
     Args:
         dtype: The decoder's dtype.
         decay_steps: Steps after which the learning rate's linear decay would reach 0.
+        teacher: Who scores the rows of each batch, which are then its labels; None for nobody.
         **options: Options of SentenceTransformerTrainer.
     """
 
-    def __init__(self, *, dtype: torch.dtype, decay_steps: int, **options: Any):
+    def __init__(self, *, dtype: torch.dtype, decay_steps: int, teacher: Teacher | None = None, **options: Any):
         super().__init__(**options)
         # Or all devices would draw the same masks and the same dropout. The first keeps the draws of one device alone.
         if self.accelerator.process_index:
             torch.manual_seed(self.args.seed + self.accelerator.process_index)
-        self._dtype = dtype
+        self._dtype, self._teacher = dtype, teacher
         self._decay_steps = decay_steps
         self.tokens = 0  # read by this process in this session
         self.before = {"tokens": 0, "seconds": 0.0}
@@ -96,6 +100,14 @@ class StageTrainer(SentenceTransformerTrainer):
         if not torch.isfinite(loss):
             raise self.not_finite(f"a loss of {loss.item()}")
         return loss
+
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """The loss of one micro-batch, with the teacher's scores if there is one; see ``Trainer.compute_loss``."""
+        texts = inputs.pop(TAUGHT, None)
+        if self._teacher is not None:
+            scores = self._teacher.scores([query for query, *_ in texts], [documents for _, *documents in texts])
+            inputs["label"] = scores.to(self.args.device)
+        return super().compute_loss(model, inputs, *args, **kwargs)
 
     def not_finite(self, what: str) -> TrainingError:
         """The error that ends a training whose values are no longer finite.
