@@ -115,7 +115,7 @@ def cells(frame):
 
 def test_each_cell_is_computed_once(record, computed):
     frame = record().fill([0, 1])
-    assert list(frame.columns) == ["variant", "seed", "text", "score", "outcomes", "trained"]
+    assert list(frame.columns) == ["variant", "seed", "text", "score", "outcomes", "trained", "stale"]
     assert frame["trained"].tolist() == [False] * 2 + [True] * 4
     assert cells(frame) == CELLS, "what is not trained is measured once, whatever the seeds"
     assert list(frame["text"]) == [1, 2] * 3
@@ -249,8 +249,7 @@ def test_a_curve_is_recorded_without_its_seconds(record):
     frame = record(variants=(TRAINED,), measure=None, evaluator=evaluator).fill([0])
     assert list(frame.columns) == [
         *("variant", "seed", "step", "tokens", "metric", "task", "score"),
-        "outcomes",
-        "trained",
+        *("outcomes", "trained", "stale"),
     ]
     assert frame[["metric", "task", "step"]].to_numpy().tolist() == [["curve", "mean", 0], ["curve", "mean", 2]]
     assert frame["tokens"].iloc[0] == 0
@@ -684,6 +683,27 @@ def test_outcomes_that_were_not_written_so_are_said_and_test_nothing(record, dam
     why = r"02_small-quick-tiny-llama\.npz, .*: Expected the outcomes that were recorded, got .*Record it again: python"
     assert re.match(why, found.why)
     assert (verdict.verdict, verdict.why()) == ("not tested", found.why)
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, emptied, edited], ids=["deleted", "emptied", "edited"])
+def test_cells_whose_outcomes_were_lost_are_computed_again(record, damage):
+    made = record()
+    before = gap(made.fill([0, 1]))[0]
+    damage(made.npz)
+    assert gap(made.fill([0, 1]))[0] == before
+    assert gap(made.load())[0] == before
+
+
+def test_outcomes_that_are_out_of_reach_are_not_written_over(record):
+    made = record()
+    made.fill([0])
+    kept = made.npz.rename(made.npz.with_suffix(".away"))
+    made.npz.mkdir()  # as good as unreadable, whoever runs this
+    with pytest.raises(DamagedFileError, match=r"no outcomes: .*Is a directory"):
+        made.fill([0, 1])
+    made.npz.rmdir()
+    kept.rename(made.npz)
+    assert made.load()["outcomes"].map(lambda one: one.statistic).tolist().count("none") == 0
 
 
 def test_an_old_record_without_outcomes_shows_its_rows_and_tests_nothing(record):

@@ -210,13 +210,14 @@ class Outcomes:
 
 _PARTS = ("values", "gold", "groups")
 _RANKED = ("spearman", "average_precision")
+_EXACT = 2048  # whole numbers that float16 tells apart
 
 
 def pack(outcomes: Iterable[object]) -> tuple[str, dict[str, np.ndarray]]:
     """Outcomes as arrays for one compressed file.
 
-    Similarities are kept as ranks, on which alone their statistics depend; numbers as float16, exact for ranks up to
-    2048. The name of an array is a digest of its content: equal ones are kept once, and changed ones noticed.
+    Similarities are kept as ranks, on which alone their statistics depend, exactly; other numbers as float16. The name
+    of an array is a digest of its content: equal ones are kept once, and changed ones noticed.
 
     Args:
         outcomes: The outcomes; anything else among them has a place, but is not kept.
@@ -228,9 +229,11 @@ def pack(outcomes: Iterable[object]) -> tuple[str, dict[str, np.ndarray]]:
     for place, one in enumerate(outcomes):
         if not isinstance(one, Outcomes):
             continue
-        values = rankdata(one.values) if one.statistic in _RANKED else one.values
-        given = zip(_PARTS, (values, one.gold, one.groups), strict=True)
-        parts = {part: _narrow(array) for part, array in given if array is not None}
+        values = _narrow(one.values)
+        if one.statistic in _RANKED:
+            values = rankdata(one.values).astype(np.float16 if one.items <= _EXACT else np.float32)
+        others = {"gold": one.gold, "groups": one.groups}
+        parts = {"values": values} | {part: _narrow(array) for part, array in others.items() if array is not None}
         listed[place] = {
             **{"score": float(f"{one.score:.7g}"), "statistic": one.statistic, "items": one.items, "why": one.why},
             **{"units": one.units, "digest": one.digest, "factor": one.factor},
@@ -279,15 +282,16 @@ def from_text(text: str) -> Outcomes:
 
 
 def packed_names(name: str, arrays: Mapping[str, np.ndarray]) -> set[str]:
-    """Names of all arrays that :func:`unpack` reads for ``name``; only itself if it is not there.
+    """Names of all arrays that :func:`unpack` reads for ``name``; only itself if it is not there, or was changed.
 
     Args:
         name: The name that :func:`pack` returned.
         arrays: Its arrays; others may be among them.
     """
-    if name not in arrays:
+    try:
+        listed = json.loads(_array(name, arrays).tobytes()).values()
+    except DamagedFileError:
         return {name}
-    listed = json.loads(arrays[name].tobytes()).values()
     return {name} | {plain[part] for plain in listed for part in _PARTS if part in plain}
 
 

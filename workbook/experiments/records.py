@@ -89,7 +89,7 @@ class Record:
         """As :meth:`read`, and the cells whose rows are not those that were written.
 
         Raises:
-            DamagedFileError: One of the two files is missing or can't be read.
+            DamagedFileError: The manifest or the rows are missing or can't be read.
         """
         if not self.exists():
             if self.csv.is_file() and not self.csv.read_bytes().startswith(b"variant,seed,"):
@@ -206,8 +206,9 @@ class Record:
             stale: Return rows of stale cells too; :meth:`warning` describes them.
 
         Returns:
-            The rows with two columns more: ``outcomes`` (:class:`~workbook.evaluation.outcomes.Outcomes`; where there
-            are none, or they can't be used, they say why) and ``trained`` (False for a model that no seed changes).
+            The rows with three columns more: ``outcomes`` (:class:`~workbook.evaluation.outcomes.Outcomes`; where there
+            are none, or they can't be used, they say why), ``trained`` (False for a model that no seed changes) and
+            ``stale`` (True for a cell of an earlier recipe or data).
 
         Raises:
             MissingDataError: Nothing is recorded.
@@ -244,17 +245,26 @@ class Record:
             for cell, place, score in zip(_cells(frame), places, scores, strict=True)
         ]
         untrained = {variant.name for variant in self.experiment.variants if not variant.stages}
+        current = {(cell["variant"], cell["seed"]) for cell in cells if self._is_current(cell)}
         return frame.assign(
-            outcomes=pd.Series(found, frame.index, dtype=object), trained=~frame["variant"].isin(untrained)
+            outcomes=pd.Series(found, frame.index, dtype=object),
+            trained=~frame["variant"].isin(untrained),
+            stale=[cell not in current for cell in _cells(frame)],
         )
 
     def _arrays(self) -> dict[str, np.ndarray]:
-        """The arrays of the outcomes; none if the file is missing or can't be read, which each outcome then says."""
+        """The arrays of the outcomes; none if the file is missing or damaged, which each outcome then says.
+
+        Raises:
+            DamagedFileError: The file is out of reach.
+        """
         try:
             with np.load(self.npz) as file:
                 return dict(file)
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+        except (FileNotFoundError, NotADirectoryError, ValueError, EOFError, zipfile.BadZipFile):
             return {}
+        except OSError as error:  # what is only out of reach must not be written over
+            raise self._damaged(f"no outcomes: {error}") from error
 
     def _unusable(self, cell: dict[str, Any]) -> str:
         """Why no verdict can rest on a cell, if so: a sentence."""
@@ -323,9 +333,17 @@ class Record:
         return locked(self.csv.name)
 
     def _has(self, variant: Variant, seed: int, fingerprint: str) -> bool:
+        """True if a cell is recorded, and its outcomes are whole."""
         with self._lock():
             _, cells, _ = self._read()
-        return (variant.name, seed, fingerprint) in [(c["variant"], c["seed"], c["fingerprint"]) for c in cells]
+            arrays = self._arrays()
+        cell = next((c for c in cells if (c["variant"], c["seed"]) == (variant.name, seed)), None)
+        if cell is None or cell["fingerprint"] != fingerprint:
+            return False
+        try:
+            return "outcomes" in cell and unpack(cell["outcomes"], arrays) is not None
+        except DamagedFileError:
+            return False
 
     def _compute(self, variant: Variant, seed: int, fingerprint: str, progress: bool | None) -> None:
         began = time.perf_counter()
