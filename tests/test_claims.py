@@ -4,6 +4,7 @@ import json
 import math
 import re
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -157,8 +158,8 @@ def test_too_small_a_scale_says_so():
 
 
 def test_a_comparison_with_what_did_not_learn_is_no_test():
-    stuck = {"b": "B did not learn.", "z": "Z did not learn."}
-    made = judge(claim("a > b", "c > b", "a > 9"), MEASURED, scale="cpu", did_not_learn=stuck)
+    stuck = {"b": replace(MEASURED["b"], why="B did not learn."), "z": replace(MEASURED["b"], why="Z did not learn.")}
+    made = judge(claim("a > b", "c > b", "a > 9"), MEASURED | stuck, scale="cpu")
     assert [found.verdict for found in made.findings.values()] == ["not tested", "not tested", "supported"]
     assert (str(made), made.why()) == ("c: not tested", "B did not learn.")
 
@@ -206,7 +207,8 @@ def test_a_clause_on_a_suite_takes_the_average_of_its_tasks():
     [
         ({}, "The paper prints no effect to compare with."),
         ({"M": {"a": 3.0}}, "The paper prints no effect to compare with."),
-        ({"M": {"a": 3.0, "b": 2.9}, "N": {"a": 3.0, "b": 3.2}}, "The paper's effect is too small for this many"),
+        ({"M": {"a": 3.0, "b": 2.9}, "N": {"a": 3.0, "b": 3.2}}, "The paper's effect is too near the claim's bound"),
+        ({"M": {"a": 3.0, "b": 3.2}}, "The paper's own effect is not on the claimed side."),
         ({"M": {"a": 3.0, "b": 2.9}, "N": {"a": 3.0, "b": 1.0}}, "An effect of the paper's size would probably have"),
     ],
 )
@@ -217,6 +219,31 @@ def test_an_open_verdict_says_what_would_settle_it(published, why):
     assert made.findings["a > b"].effect.detectable == pytest.approx(0.58, abs=0.02)
     assert made.why().startswith(why)
     assert judge(claim("a > b", published=published), MEASURED, scale="cpu").why() == ""
+
+
+@pytest.mark.parametrize(
+    ("rule", "paper", "why"),
+    [
+        ("-1 < a - b < 1", 0.1, "An effect of the paper's size would probably have been seen."),
+        ("-1 < a - b < 1", -0.9, "The paper's effect is too near the claim's bound"),
+        ("-1 < a - b < 1", 4.0, "The paper's own effect is not on the claimed side."),
+        ("a > b + 1", 1.1, "The paper's effect is too near the claim's bound"),
+        ("a > b + 1", 4.0, "An effect of the paper's size would probably have been seen."),
+        ("a > b + 1", 0.9, "The paper's own effect is not on the claimed side."),
+    ],
+)
+def test_what_would_settle_a_claim_is_told_by_the_way_to_its_bound(rule, paper, why):
+    """The effect is 1 with 0.41 to each side: the bound is inside."""
+    made = judge(claim(rule, published={"M": {"a": paper, "b": 0.0}}), {"a": around(6, 0), "b": around(5)}, scale="cpu")
+    assert made.verdict == "inconclusive"
+    assert made.why().startswith(why)
+
+
+def test_what_limits_a_number_is_said_with_its_verdict():
+    old = {"a": replace(MEASURED["a"], caveat="Its record is old.")}
+    made = judge(claim("a > b"), MEASURED | old, scale="cpu")
+    assert (made.verdict, made.why()) == ("supported", "Its record is old.")
+    assert claims.Verdict.model_validate(json.loads(json.dumps(made.model_dump(mode="json")))) == made
 
 
 def test_the_papers_effect_is_that_of_the_models_with_all_numbers():

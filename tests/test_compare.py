@@ -11,7 +11,7 @@ from workbook.errors import MissingDataError
 from workbook.evaluation.effects import effect
 from workbook.evaluation.outcomes import Outcomes
 from workbook.evaluation.suites import SUITES
-from workbook.experiments import did_not_learn, differences, judged, levels, nv_embed, paired, quantities, quantity
+from workbook.experiments import differences, judged, learned, levels, nv_embed, paired, quantities, quantity
 from workbook.experiments.llm2vec import above_uni
 
 ITEMS = np.linspace(-1, 1, 20)
@@ -116,10 +116,36 @@ def test_levels_of_a_suite_and_by_other_columns():
 def test_a_model_that_did_not_learn_is_told_by_its_held_out_loss():
     chance = math.log(32)
     losses = {"Bi": {0: chance - 0.2, 1: chance - 0.7}, "Uni": {0: chance - 0.2, 1: chance - 0.9}}
-    frame = pd.concat([rows(**losses), rows(trained=False, Base={0: 9.0})])
-    found = did_not_learn(frame, {"bi": "Bi", "uni": "Uni", "base": "Base", "absent": "X"})
-    assert found == {"bi": "Bi did not learn: its loss on held-out pairs is 3.02 (chance 3.47)."}
-    assert set(did_not_learn(frame, {"uni": "Uni"}, chance=2.0)) == {"uni"}
+    frame = rows(**losses, Ran={0: 1.0, 1: math.nan})
+    assert learned(frame) == {
+        "Bi": "Bi did not learn: its loss on held-out pairs is 3.02 (chance 3.47).",
+        "Uni": "",
+        "Ran": "Ran did not learn: its loss on held-out pairs is nan (chance 3.47).",
+    }
+    assert learned(frame, above=2.0)["Uni"]
+
+
+def test_what_did_not_learn_or_may_not_have_is_not_tested():
+    frame = pd.concat([TRAINED, rows(trained=False, Base={0: 5.0})])
+    names = {"uni": "Uni", "bi": "Bi", "base": "Base"}
+    for learning, whys in (
+        ({"Uni": "", "Bi": "It did not."}, ["", "It did not.", ""]),
+        ({"Uni": ""}, ["", "Whether Bi learned was not measured.", ""]),
+        ({}, ["Whether Uni learned was not measured.", "Whether Bi learned was not measured.", ""]),
+        (None, ["", "", ""]),
+    ):
+        found = quantities(frame, names, learning=learning)
+        assert [found[name].why for name in names] == whys
+        gap = effect({"bi": 1.0, "base": -1.0}, found)
+        assert (gap.error is None, gap.why) == (bool(whys[1]), whys[1])
+
+
+def test_what_rests_on_a_stale_record_says_so():
+    found = quantities(TRAINED.assign(stale=TRAINED["variant"] == "Bi"), {"uni": "Uni", "bi": "Bi"})
+    assert (found["uni"].caveat, found["bi"].caveat) == ("", "It rests on a record of an earlier recipe.")
+    gap = effect({"bi": 1.0, "uni": -1.0}, found)
+    assert gap.error is not None
+    assert gap.caveat == found["bi"].caveat
 
 
 def test_outcomes_that_were_not_kept_leave_the_number():

@@ -3,15 +3,19 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+import torch.nn.functional as F
 
 import workbook
 from workbook import evaluation, probes
 from workbook.corpora import tables
 from workbook.corpora.authored import future_tokens
 from workbook.corpora.roles import load_roles
-from workbook.evaluation import offline
+from workbook.evaluation import effect, offline
+from workbook.evaluation.outcomes import Outcomes
 from workbook.experiments import llm2vec
 from workbook.experiments.suite import curve, read_once
+from workbook.objectives.mntp import MNTP, mask_tokens
 from workbook.scale import get_scale
 
 SIZES = get_scale("quick").model_copy(update={"max_length": 200, "queries": 8, "documents": 12, "texts": 12})
@@ -24,14 +28,38 @@ def model():
 
 def test_by_pooling_gives_what_each_pooling_gives_by_itself(model):
     rows = llm2vec.by_pooling(model, SIZES)
-    assert rows["pooling"].unique().tolist() == list(llm2vec.POOLINGS)
+    assert rows["pooling"].dropna().unique().tolist() == list(llm2vec.POOLINGS)
     for pooling, template in (("mean", "plain"), ("weighted_mean", "plain"), ("last_token", "eos")):
         alone = workbook.build("mean", "tiny-llama", attention="bidirectional", pooling=pooling, template=template)
         scores = evaluation.evaluate(alone, scale=SIZES, instructions="docs", progress=False)
-        ours = rows[rows["pooling"] == pooling.replace("_", "-")]
+        ours = rows[(rows["pooling"] == pooling.replace("_", "-")) & (rows["metric"] == "score")]
         assert ours["task"].tolist() == scores["task"].tolist()
         assert ours["score"].tolist() == pytest.approx(scores["score"].tolist(), abs=1e-3)
         assert all(one.reproduces_score() for one in ours["outcomes"])
+    losses = rows[rows["metric"] == "loss"]
+    assert losses["pooling"].tolist() == list(llm2vec.POOLINGS)
+
+
+def test_the_best_pooling_is_chosen_on_each_suite():
+    suites = {suite: evaluation.SUITES[suite].tasks for suite in evaluation.OFFLINE_SUITES}
+    heights = {("mean", "docs"): 40, ("mean", "other"): 60, ("last-token", "docs"): 50, ("last-token", "other"): 30}
+    frame = pd.DataFrame(
+        [
+            {"variant": "Uni", "pooling": pooling, "task": task, "score": level,
+             "outcomes": Outcomes.of_values([level - 1, level + 1], "ab")}
+            for (pooling, suite), level in heights.items()
+            for task in suites[suite]
+        ]
+    ).assign(source="recorded", seed=0, trained=False)  # fmt: skip
+    wanted = {"best": ("Uni", "best"), "mean": ("Uni", "mean"), "absent": ("Bi", "best")}
+    found = llm2vec.pooled(frame, wanted)
+    assert [*found] == ["best", "mean"]
+    levels = {
+        (name, suite): effect({name: 1.0}, {name: one.on(tasks)}).value
+        for name, one in found.items()
+        for suite, tasks in suites.items()
+    }
+    assert levels == {("best", "docs"): 50, ("best", "other"): 60, ("mean", "docs"): 40, ("mean", "other"): 60}
 
 
 def test_a_second_pooling_of_the_same_texts_costs_no_second_reading(model):
@@ -78,6 +106,24 @@ def test_inside_holds_the_prefix_test_and_the_layers(model):
     depth = model[0].decoder.config.num_hidden_layers
     assert layers["layer"].tolist() == each.index.tolist() == list(range(1, depth + 1))
     np.testing.assert_allclose(layers[["score", "control"]].to_numpy(float), each.to_numpy(), atol=1e-6)
+
+
+def test_the_same_tokens_are_hidden_from_every_model(model):
+    found, texts = llm2vec.hidden_tokens(model, SIZES), llm2vec.paragraphs(SIZES)
+    objective = MNTP(model)
+    head, draws = objective.projection()[0], torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for text, loss in zip(texts, found.values, strict=True):
+            features = model.preprocess([text])
+            ids, labels = mask_tokens(
+                features["input_ids"], objective.maskable(features), generator=draws,
+                mask_token_id=model.tokenizer.convert_tokens_to_ids("_"), vocabulary=len(model.tokenizer),
+            )  # fmt: skip
+            states, [places] = model({**features, "input_ids": ids})["token_embeddings"][0], labels[0:1] != -100
+            logits = states[places.nonzero().flatten() - 1].float() @ head.float().T
+            assert loss == pytest.approx(F.cross_entropy(logits, labels[0][places]).item(), rel=1e-4)
+    assert found.items == len(texts)
+    assert (llm2vec.hidden_tokens(model, SIZES).values == found.values).all()
 
 
 def test_layers_are_compared_on_paragraphs_as_in_notebook_01():

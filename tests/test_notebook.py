@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -138,17 +139,36 @@ def test_claims_on_recorded_numbers_are_judged_at_the_scale_of_the_record(start)
     assert run.claim("llm2vec-simcse", **numbers).why() == "Scale quick is too small: it needs cpu or more."
     assert run.claim("llm2vec-simcse", scale="cpu", **numbers).verdict == "supported"
     assert set(run.effects()["scale"]) == {"cpu"}
-    stuck = {"mntp_mean": "MNTP did not learn."}
-    assert run.claim("llm2vec-simcse", scale="cpu", did_not_learn=stuck, **numbers).why() == "MNTP did not learn."
+    stuck = numbers | {"mntp_mean": replace(numbers["mntp_mean"], why="MNTP did not learn.")}
+    assert run.claim("llm2vec-simcse", scale="cpu", **stuck).why() == "MNTP did not learn."
     with pytest.raises(UnknownNameError, match="scale"):
         run.claim("llm2vec-simcse", scale="cpus", **numbers)
+
+
+def test_the_scale_is_that_of_the_records_only_where_all_is_recorded(start):
+    recorded, live = (pd.DataFrame({"source": [source]}) for source in ("recorded", "this run"))
+    assert start().level("night", recorded, pd.concat([recorded, live])) == "night"
+    assert start().level("night", recorded, live) == "quick"
+
+
+def test_a_difference_claimed_both_ways_is_drawn_once(start, tmp_path):
+    run = start()
+    numbers = {name: around(level, "docs", "other") for name, level in (("causal_mean", 3), ("causal_last_token", 1))}
+    for claim in ("llm2vec-last-token-pooling", "causal2vec-last-token-pooling"):
+        run.claim(claim, **numbers, causal_weighted_mean=around(4, "docs", "other"))
+    run.forest("Effects")
+    assert len(run.effects()) == 8
+    drawn = pd.read_csv(tmp_path / "figures" / "01_effects.csv")
+    assert set(drawn["claim"]) == {"llm2vec-last-token-pooling"}
+    assert len(drawn) == 4
 
 
 def test_all_claims_of_a_notebook_are_judged_once(start):
     run = start()
     run.claim("llm2vec-layer-cosine", layer_cosine=around(0.4))
-    measured = {"last_token_recency": around(60), "mean_recency": around(55), "causal_mean": around(30)}
-    made = {one.id: one for one in run.claims(measured, did_not_learn={"mean_recency": "It did not learn."})}
+    measured = {"last_token_recency": around(60), "causal_mean": around(30)}
+    measured["mean_recency"] = replace(around(55), why="It did not learn.")
+    made = {one.id: one for one in run.claims(measured)}
     own = [claim.id for claim in claims.load().values() if claim.notebook == "01_attention"]
     assert [*made] == [name for name in own if name != "llm2vec-layer-cosine"]
     recency = made["nv-embed-recency-bias"].findings.values()

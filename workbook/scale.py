@@ -36,7 +36,9 @@ class Scale(BaseModel):
 SCALES: dict[str, Scale] = {
     scale.name: scale
     for scale in (
-        Scale(name="quick", queries=32, documents=48, texts=48, pairs=48, max_length=64, resamples=1000, probe_texts=8),
+        Scale(
+            name="quick", queries=32, documents=48, texts=48, pairs=48, max_length=64, resamples=1000, probe_texts=32
+        ),
         Scale(
             name="cpu",
             queries=200,
@@ -45,7 +47,7 @@ SCALES: dict[str, Scale] = {
             pairs=10_000,
             max_length=128,
             resamples=2000,
-            probe_texts=16,
+            probe_texts=64,
         ),
         Scale(
             name="night",

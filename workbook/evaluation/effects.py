@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -38,6 +38,7 @@ class Estimate(BaseModel):
         items: Number of items behind it.
         seeds: Number of trainings behind it.
         why: Why the error is not known, a sentence for readers.
+        caveat: What limits the number although its error is known, a sentence for readers.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -48,6 +49,7 @@ class Estimate(BaseModel):
     items: int = 0
     seeds: int = 1
     why: str = ""
+    caveat: str = ""
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
         """Both ends of the interval; NaN if the error is not known.
@@ -96,10 +98,14 @@ class Quantity:
     Attributes:
         by_seed: By seed of training, the outcomes of each task. The quantity is the mean over tasks.
         trained: False for a model that no seed changes; it is paired with every seed of another.
+        why: Why nothing about it can be tested, such as that it did not learn: a sentence; empty if it can.
+        caveat: What limits it although it can, a sentence.
     """
 
     by_seed: Mapping[int, Mapping[str, Outcomes]]
     trained: bool = True
+    why: str = ""
+    caveat: str = ""
 
     @classmethod
     def of(cls, measured: Outcomes | Mapping[str, Outcomes] | pd.DataFrame) -> Self:
@@ -139,7 +145,7 @@ class Quantity:
         for seed, outcomes in self.by_seed.items():
             if absent := [task for task in tasks if task not in outcomes]:
                 raise MissingDataError(f"Expected outcomes of {', '.join(absent)}, found none for seed {seed}.")
-        return type(self)({seed: {task: o[task] for task in tasks} for seed, o in self.by_seed.items()}, self.trained)
+        return replace(self, by_seed={seed: {task: o[task] for task in tasks} for seed, o in self.by_seed.items()})
 
 
 def effect(
@@ -157,8 +163,8 @@ def effect(
         seed: Of the bootstrap.
 
     Returns:
-        The effect. Its error is not known if a quantity has no outcomes by item or no defined score, or if quantities
-        that were trained have only one seed in common.
+        The effect. Its error is not known if a quantity can't be tested, has no outcomes by item or no defined score,
+        or if quantities that were trained have only one seed in common.
 
     Raises:
         InvalidValueError: A quantity is absent, or two were measured on other tasks or items, or trained with other
@@ -189,7 +195,8 @@ def effect(
     found = {"value": float(scores.mean()), "items": sum(one.items for one in first.values()), "seeds": count}
     if several and count == 1:
         why = why or "It was trained with one seed only: what another training would give is not known."
-    if why:
+    found["caveat"] = " ".join(dict.fromkeys(q.caveat for _, q in measured if q.caveat))
+    if why := why or " ".join(dict.fromkeys(q.why for _, q in measured if q.why)):
         return Estimate(**found, error=None, why=why)
     # Tasks over the same units are resampled together, which keeps their correlation.
     together: dict[tuple[str, int, int], np.ndarray] = {}

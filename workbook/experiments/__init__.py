@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..errors import UnknownNameError
 from . import anchor, causal2vec, equal_budget, gritlm, lens, llm2vec, nv_embed
-from .compare import did_not_learn, differences, judged, levels, paired, quantities, quantity
+from .compare import differences, judged, learned, levels, paired, quantities, quantity
 from .curves import heights, steps_to_reach
 from .grid import Experiment, Variant
 from .records import RECORDED, Record
@@ -23,12 +23,12 @@ __all__ = [
     "Experiment",
     "Record",
     "Variant",
-    "did_not_learn",
     "differences",
     "find",
     "get",
     "heights",
     "judged",
+    "learned",
     "levels",
     "over_seeds",
     "paired",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pandas as pd
 
@@ -34,7 +35,8 @@ def quantity(rows: pd.DataFrame, task: str | None = None) -> Quantity:
     """What was measured of one variant.
 
     Args:
-        rows: Rows of the variant from one source: columns seed, task, outcomes and trained, one per seed and task.
+        rows: Rows of the variant from one source: columns seed, task, outcomes and trained, one per seed and task; and
+            stale, if a record may be of an earlier recipe.
         task: A task, or a suite, which is the mean over its tasks; None for all tasks in the rows.
 
     Raises:
@@ -47,21 +49,28 @@ def quantity(rows: pd.DataFrame, task: str | None = None) -> Quantity:
     }
     if not found:
         raise MissingDataError(f"Expected outcomes of {task or 'a task'}, found none.")
-    return Quantity(found, bool(rows["trained"].any())).on(tasks)
+    caveat = "It rests on a record of an earlier recipe." if rows.get("stale", pd.Series(False)).any() else ""
+    return Quantity(found, bool(rows["trained"].any()), caveat=caveat).on(tasks)
 
 
-def quantities(rows: pd.DataFrame, variants: Mapping[str, str], task: str | None = None) -> dict[str, Quantity]:
+def quantities(
+    rows: pd.DataFrame,
+    variants: Mapping[str, str],
+    task: str | None = None,
+    learning: Mapping[str, str] | None = None,
+) -> dict[str, Quantity]:
     """The quantities of a claim by their names, without those whose variant was not measured on the task.
 
     Args:
         rows: As from ``Run.experiment``: columns source, variant, seed, task, outcomes and trained.
         variants: Variants by the names of the quantities.
         task: See :func:`quantity`.
+        learning: What :func:`learned` says of variants; those that did not learn are not tested.
     """
     rows = judged(rows)
     rows = rows if task is None else rows[rows["task"].isin(SUITES[task].tasks if task in SUITES else [task])]
     parts = {name: rows[rows["variant"] == variant] for name, variant in variants.items()}
-    return {name: quantity(part, task) for name, part in parts.items() if len(part)}
+    return {name: tested(quantity(part, task), variants[name], learning) for name, part in parts.items() if len(part)}
 
 
 def levels(rows: pd.DataFrame, tasks: Mapping[str, str], by: Sequence[str] = ("source", "variant")) -> pd.DataFrame:
@@ -122,21 +131,37 @@ def differences(rows: pd.DataFrame, pairs: Mapping[str, tuple[str, str]], tasks:
     return pd.DataFrame(found, columns=["pair", "task", "points", "low", "high", "detectable"])
 
 
-def did_not_learn(rows: pd.DataFrame, variants: Mapping[str, str], chance: float = math.log(32)) -> dict[str, str]:
-    """The quantities whose model did not learn by its own measure, each with the reason in words.
+def learned(
+    rows: pd.DataFrame, above: float = math.log(32), of: str = "held-out pairs", name: str = "chance"
+) -> dict[str, str]:
+    """Whether each variant learned by its own measure, a loss on held-out data, the mean over seeds.
 
     Args:
-        rows: As for :func:`quantities`, of one measure: the loss on held-out pairs, in nats.
-        variants: Variants by the names of the quantities.
-        chance: The loss at chance.
+        rows: As for :func:`quantities`, of one measure: the loss, in nats.
+        above: The loss without learning: by default at chance, over 32 pairs in a batch.
+        of: What the loss is of, for the sentence.
+        name: Name of the loss without learning, likewise.
 
     Returns:
-        By quantity a sentence, for those whose mean loss over seeds is not :data:`LEARNED` below chance.
+        By variant an empty string, or a sentence if the loss is not :data:`LEARNED` below that, or no number.
     """
-    rows = judged(rows)
-    losses = rows[rows["trained"]].groupby("variant")["score"].mean()
+    losses = judged(rows).groupby("variant")["score"].apply(lambda scores: scores.mean(skipna=False))
     return {
-        name: f"{variant} did not learn: its loss on held-out pairs is {losses[variant]:.2f} (chance {chance:.2f})."
-        for name, variant in variants.items()
-        if losses.get(variant, 0.0) > chance - LEARNED
+        variant: ""
+        if loss <= above - LEARNED
+        else f"{variant} did not learn: its loss on {of} is {loss:.2f} ({name} {above:.2f})."
+        for variant, loss in losses.items()
     }
+
+
+def tested(made: Quantity, variant: str, learning: Mapping[str, str] | None) -> Quantity:
+    """A quantity that can't be tested if its variant was trained and did not learn, or if that is not known.
+
+    Args:
+        made: The quantity.
+        variant: Its variant.
+        learning: As from :func:`learned`; None if learning is not asked for.
+    """
+    if learning is None or not made.trained:
+        return made
+    return replace(made, why=learning.get(variant, f"Whether {variant} learned was not measured."))

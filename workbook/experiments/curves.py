@@ -10,24 +10,30 @@ import pandas as pd
 from ..errors import InvalidValueError
 from ..evaluation.effects import Quantity
 from ..evaluation.outcomes import Outcomes
-from .compare import judged
+from .compare import judged, tested
 
 
-def heights(rows: pd.DataFrame, variants: Mapping[str, str]) -> dict[str, Quantity]:
+def heights(
+    rows: pd.DataFrame, variants: Mapping[str, str], learning: Mapping[str, str] | None = None
+) -> dict[str, Quantity]:
     """The mean height of the curve of each variant over its measurements.
 
     Args:
         rows: Rows of one task of the metric ``curve``, as from ``Run.experiment``: columns source, variant, seed, step,
             outcomes and trained.
         variants: Variants by the names of the quantities; those that were not measured are left out.
+        learning: See :func:`~.compare.quantities`.
 
     Returns:
         Quantities with a task per step. Two are compared if they were measured at the same steps.
     """
-    return {name: Quantity(curves) for name, curves in _curves(rows, variants).items()}
+    found = _curves(rows, variants)
+    return {name: tested(Quantity(curves), variants[name], learning) for name, curves in found.items()}
 
 
-def steps_to_reach(rows: pd.DataFrame, variants: Mapping[str, str], baseline: str) -> dict[str, Quantity]:
+def steps_to_reach(
+    rows: pd.DataFrame, variants: Mapping[str, str], baseline: str, learning: Mapping[str, str] | None = None
+) -> dict[str, Quantity]:
     """The step at which the curve of each variant first reaches the end of the baseline's, under the same seed.
 
     Between two measurements a curve is a straight line, and the step is where that crosses the level, so it need not be
@@ -38,6 +44,7 @@ def steps_to_reach(rows: pd.DataFrame, variants: Mapping[str, str], baseline: st
         rows: See :func:`heights`; higher is better.
         variants: See :func:`heights`.
         baseline: Variant whose last measurement is the level.
+        learning: See :func:`~.compare.quantities`.
 
     Raises:
         InvalidValueError: The baseline was not measured under a seed of the others.
@@ -47,7 +54,8 @@ def steps_to_reach(rows: pd.DataFrame, variants: Mapping[str, str], baseline: st
     for name, curves in _curves(rows, variants).items():
         if absent := sorted(set(curves) - set(ends)):
             raise InvalidValueError("baseline", f"a variant with the seeds of {name}", f"{baseline} without {absent}")
-        found[name] = Quantity({seed: {"steps": _crossing(curve, ends[seed])} for seed, curve in curves.items()})
+        made = Quantity({seed: {"steps": _crossing(curve, ends[seed])} for seed, curve in curves.items()})
+        found[name] = tested(made, variants[name], learning)
     return found
 
 

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import pandas as pd
+import torch
+from sentence_transformers.util import batch_to_device
 
 from .. import evaluation, methods, probes
 from ..corpora.authored import future_tokens
 from ..corpora.docs import load_docs
 from ..corpora.roles import load_roles
 from ..evaluation.outcomes import Outcomes
+from ..objectives import get as get_objective
 from ..scale import Scale, get_scale
+from .compare import judged, quantity, tested
 from .grid import SUITES, Experiment, Variant
-from .suite import kept_along, read_once, row, suites
+from .suite import kept_along, read_once, row, suites_and_loss
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+    from ..evaluation.effects import Quantity
     from ..training import Evaluator
 
 CAUSAL = {"attention": "causal"}
@@ -71,21 +77,60 @@ def smaller(scale: str) -> Scale:
 
 
 def by_pooling(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
-    """Both offline suites under each pooling of one decoder.
+    """Both offline suites and a held-out loss under each pooling of one decoder, and its loss of hidden tokens.
 
     Args:
         model: An embedder; it is left as it is.
         sizes: Sizes of evaluation.
 
     Returns:
-        The rows of :func:`~.suite.suites` for each ``pooling``.
+        The rows of :func:`~.suite.suites_and_loss` for each ``pooling``, and one of the metric ``hidden``, see
+        :func:`hidden_tokens`.
 
     Source: LLM2Vec, table 5. Here every model is trained with mean pooling; the paper does not say how its rows are.
     """
     with read_once(model[0].decoder):
         pooled = {name: methods.build(name, model, attention=model[0].attention) for name in POOLINGS}
-        frames = [suites(one, sizes).assign(pooling=name) for name, one in pooled.items()]
+        frames = [suites_and_loss(one, sizes).assign(pooling=name) for name, one in pooled.items()]
+    frames.append(row("hidden tokens", hidden_tokens(model, sizes), metric="hidden"))
     return pd.concat(frames, ignore_index=True)
+
+
+def hidden_tokens(model: SentenceTransformer, sizes: Scale) -> Outcomes:
+    """Loss (nats a token) of guessing the tokens that MNTP hides, by held-out text; every model has the same hidden.
+
+    Args:
+        model: An embedder; it is left as it is.
+        sizes: Sizes of evaluation.
+    """
+    objective = get_objective("mntp")(model, generator=torch.Generator().manual_seed(0))
+    texts = paragraphs(sizes)
+    with torch.no_grad():
+        read = (batch_to_device(model.preprocess([text]), model.device) for text in texts)
+        return Outcomes.of_values([objective([features]).item() for features in read], texts)
+
+
+def pooled(
+    rows: pd.DataFrame, wanted: Mapping[str, tuple[str, str]], learning: Mapping[str, str] | None = None
+) -> dict[str, Quantity]:
+    """Quantities of variants under a pooling, from rows of ``02_stages``, without those that were not measured.
+
+    Args:
+        rows: As from ``Run.experiment``.
+        wanted: Variant and pooling by the name of the quantity. ``best`` is on each suite the pooling with the highest
+            mean there; chosen on the items that it is judged by, it is a baseline that flatters itself.
+        learning: See :func:`~.compare.quantities`.
+    """
+    rows, found = judged(rows), {}
+    for name, (variant, pooling) in wanted.items():
+        parts = []
+        for suite in evaluation.OFFLINE_SUITES:
+            part = rows[(rows["variant"] == variant) & rows["task"].isin(evaluation.SUITES[suite].tasks)]
+            means = part.groupby("pooling")["score"].mean()
+            parts.append(part[part["pooling"] == (means.idxmax() if pooling == "best" and len(means) else pooling)])
+        if all(map(len, parts)):
+            found[name] = tested(quantity(pd.concat(parts)), variant, learning)
+    return found
 
 
 def role_splits(sizes: Scale) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -177,7 +222,7 @@ STAGES = Experiment(
     measure=by_pooling,
     inputs=SUITES,
     rerun_variants=("Bi + MNTP + SimCSE",),
-    version=2,
+    version=3,
 )
 WORDS = Experiment(
     name="02_words",
@@ -218,9 +263,9 @@ EFFICIENCY = Experiment(
         Variant("Bi + MNTP + SimCSE", "llm2vec", ("mntp", "simcse", "contrastive")),
     ),
     sizes=smaller,
-    measure=suites,
+    measure=suites_and_loss,
     evaluator=retrieval_and_sts,
     inputs=SUITES,
-    version=2,
+    version=3,
 )
 EXPERIMENTS = (STAGES, WORDS, SHIFTED, INSIDE, EFFICIENCY)

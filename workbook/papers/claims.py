@@ -150,25 +150,27 @@ class Verdict(BaseModel):
 
     def why(self) -> str:
         """What the verdict rests on, in a sentence or two: why it was not tested, or what would settle it."""
-        reasons = [found.why for found in self.findings.values() if found.verdict == NOT_TESTED]
+        caveats = [found.effect.caveat for found in self.findings.values() if found.effect and not found.why]
+        return " ".join(dict.fromkeys(filter(None, [*self._reasons(), *caveats])))
+
+    def _reasons(self) -> list[str]:
         if self.verdict == NOT_TESTED:
-            return " ".join(dict.fromkeys(reasons))
-        if self.verdict == INCONCLUSIVE and any(one.verdict == CONTRADICTED for one in self.findings.values()):
-            return f"One clause is contradicted alone, but not after correction for {len(self.findings)} clauses."
+            return [found.why for found in self.findings.values()]
         if self.verdict != INCONCLUSIVE:
-            return ""
-        effects = {
-            clause: [abs(effect) for effect in self.claim.published_effects(clause).values()]
-            for clause, found in self.findings.items()
-            if found.verdict == INCONCLUSIVE
-        }
-        printed = {clause: max(sizes) for clause, sizes in effects.items() if sizes}
-        hidden = [clause for clause, size in printed.items() if size < self.findings[clause].effect.detectable]
-        if not printed:
-            return "The paper prints no effect to compare with."
-        if hidden:
-            return "The paper's effect is too small for this many items and seeds."
-        return "An effect of the paper's size would probably have been seen."
+            return []
+        if any(one.verdict == CONTRADICTED for one in self.findings.values()):
+            return [f"One clause is contradicted alone, but not after correction for {len(self.findings)} clauses."]
+        clauses, room = self.claim.clauses(), {}
+        for clause in (clause for clause, found in self.findings.items() if found.verdict == INCONCLUSIVE):
+            if printed := self.claim.published_effects(clause).values():
+                room[clause] = max(map(clauses[clause].room, printed))
+        if not room:
+            return ["The paper prints no effect to compare with."]
+        if min(room.values()) <= 0:
+            return ["The paper's own effect is not on the claimed side."]
+        if any(size < self.findings[clause].effect.detectable for clause, size in room.items()):
+            return ["The paper's effect is too near the claim's bound for this many items and seeds."]
+        return ["An effect of the paper's size would probably have been seen."]
 
     def __str__(self) -> str:
         return f"{self.id}: {self.verdict}"
@@ -190,7 +192,7 @@ def read_claims(path: Path | None = None) -> dict[str, Claim | WorkbookError]:
     found: dict[str, Claim | WorkbookError] = {}
     for number, entry in enumerate(_read_list(path)):
         name = str(entry.get("id", f"number {number}")) if isinstance(entry, dict) else f"number {number}"
-        where = f"claim {name!r} in {path}"
+        where = f"claim {name!r} in {path.name}"
         if name in found:
             found[name] = InvalidValueError(where, "an id used once", name)
             continue
@@ -239,34 +241,30 @@ def judge(
     *,
     scale: str,
     notebook: str = "",
-    did_not_learn: Mapping[str, str] | None = None,
     resamples: int = 2000,
 ) -> Verdict:
     """The verdict on a claim, derived from its rule.
 
     A clause is supported if the whole 95 % interval of its effect is on the claimed side (inside the margin, for a
     claim of no difference), contradicted if all of it is on the other side, inconclusive otherwise. It is not tested
-    without an interval, at too small a scale, if something was not measured, or if one of its models did not learn: a
-    comparison with that would judge its training.
+    without an interval, at too small a scale, if something was not measured, or if a quantity says why nothing about it
+    can be tested: a comparison with a model that did not learn would judge its training.
 
     Args:
         claim: The claim.
         measured: What was measured, by the names in the rule; others may be among them. A number has no sampling error.
         scale: Scale of what was measured.
         notebook: Name of the notebook that judges.
-        did_not_learn: By quantity, the reason why its model counts as one that did not learn: a sentence.
         resamples: Bootstrap resamples of the items.
 
     Raises:
         UnknownNameError: No such scale.
     """
-    stuck = did_not_learn or {}
     order = list(SCALES)
     too_small = order.index(get_scale(scale).name) < order.index(claim.scale)
     findings = {}
     for clause, comparison in claim.clauses().items():
-        reasons = [stuck[name] for name in comparison.weights if name in stuck]
-        reasons += [f"Scale {scale} is too small: it needs {claim.scale} or more."] * too_small
+        reasons = [f"Scale {scale} is too small: it needs {claim.scale} or more."] * too_small
         try:
             found = effect(comparison.weights, _quantities(comparison, measured), resamples)
         except WorkbookError as error:
@@ -363,15 +361,15 @@ def read(path: Path) -> tuple[list[Verdict], dict[str, str]]:
             verdict = Verdict.model_validate(entry)
         except (ValidationError, WorkbookError) as error:
             reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-            problems[name] = f"{path}: expected a verdict on claim {name!r}, got {reason}. {again}"
+            problems[name] = f"{path.name}: expected a verdict on claim {name!r}, got {reason}. {again}"
             continue
         today = read_claims().get(name)
         if today is None:
-            problems[name] = f"{path}: a verdict on {name!r}, which is no claim. {again}"
+            problems[name] = f"{path.name}: a verdict on {name!r}, which is no claim. {again}"
         elif not isinstance(today, Claim):
             problems[name] = str(today)
         elif today.rule != verdict.claim.rule:
-            problems[name] = f"{path}: a verdict on claim {name!r} by an earlier rule. {again}"
+            problems[name] = f"{path.name}: a verdict on claim {name!r} by an earlier rule. {again}"
         else:
             found.append(verdict)
     return found, problems

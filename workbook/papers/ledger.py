@@ -195,7 +195,7 @@ def _row(claim: Claim, clause: str, found: Finding) -> dict[str, Any]:
         "effect": effect.value if effect else math.nan,
         "low": effect.low if effect else math.nan,
         "high": effect.high if effect else math.nan,
-        "detectable": effect.detectable if effect else math.nan,
+        "detectable": effect.detectable if effect and effect.error else math.nan,
         "threshold": bounds[0],
         "upper": bounds[1] if len(bounds) > 1 else math.nan,
         "paper_low": min(printed, default=math.nan),

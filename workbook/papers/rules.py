@@ -41,6 +41,10 @@ class Comparison:
             return "holds"
         return "fails" if high < self.above or low > self.below else "open"
 
+    def room(self, effect: float) -> float:
+        """How far an effect is on the claimed side, from its nearest bound; negative if it is on the other."""
+        return min(effect - self.above, self.below - effect)
+
     def effect(self, numbers: Mapping[str, float]) -> float:
         """The effect of exact numbers by name."""
         return sum(weight * numbers[name] for name, weight in self.weights.items())

@@ -205,6 +205,15 @@ class Run:
         live = frame["source"] == "this run"
         return frame.assign(label=frame["variant"].mask(live, frame["variant"] + " (this run)"))
 
+    def level(self, recorded: str, *frames: pd.DataFrame) -> str:
+        """Scale of what claims are judged by: that of the records, or this run's if some of it has no record.
+
+        Args:
+            recorded: Scale of the records.
+            *frames: Frames from :meth:`experiment`.
+        """
+        return recorded if all("recorded" in set(frame["source"]) for frame in frames) else self.scale.name
+
     def recorded(self, name: str, recorded: str = "cpu") -> str:
         """One line on the origin of an experiment's recorded numbers, for the text under its table.
 
@@ -225,7 +234,6 @@ class Run:
         claim_id: str,
         *,
         scale: str | None = None,
-        did_not_learn: Mapping[str, str] | None = None,
         **measured: Quantity | float,
     ) -> claims.Verdict:
         """Judge a claim by what this run measured or read, and record the verdict in ``claims.json``.
@@ -233,7 +241,6 @@ class Run:
         Args:
             claim_id: Its id in ``data/claims.json``.
             scale: Scale of what was measured, if it is from a record and not from this run.
-            did_not_learn: By quantity, why its model counts as one that did not learn.
             **measured: Quantities by the names in the claim's rule; a bare number has no sampling error.
 
         Raises:
@@ -246,29 +253,21 @@ class Run:
             measured,
             scale=scale or self.scale.name,
             notebook=self.notebook,
-            did_not_learn=did_not_learn,
             resamples=self.scale.resamples,
         )
         claims.write([verdict], self.output_dir / "claims.json")
         self._judged[claim_id] = verdict
         return verdict
 
-    def claims(
-        self,
-        measured: Mapping[str, Quantity | float],
-        *,
-        scale: str | None = None,
-        did_not_learn: Mapping[str, str] | None = None,
-    ) -> list[claims.Verdict]:
+    def claims(self, measured: Mapping[str, Quantity | float], *, scale: str | None = None) -> list[claims.Verdict]:
         """Judge all claims of this notebook that were not judged before; see :meth:`claim`.
 
         Args:
             measured: Quantities by the names in the rules. A clause is not tested if one of its names is not there.
             scale: See :meth:`claim`.
-            did_not_learn: See :meth:`claim`.
         """
         return [
-            self.claim(claim.id, scale=scale, did_not_learn=did_not_learn, **measured)
+            self.claim(claim.id, scale=scale, **measured)
             for claim in claims.load().values()
             if claim.notebook == self.notebook and claim.id not in self._judged
         ]
@@ -286,9 +285,11 @@ class Run:
         Raises:
             OutputError: As :meth:`figure`.
         """
-        rows = self.effects().query("unit == 'points' and effect.notna()", engine="python").drop_duplicates("label")
+        rows = self.effects().query("unit == 'points' and effect.notna()", engine="python")
+        # Two papers may claim the opposite of each other: a difference stands there once.
+        rows = rows[~rows["label"].map(lambda words: frozenset(words.replace(": ", " - ").split(" - "))).duplicated()]
         if len(rows):
-            xlabel = "difference in points; to the right what is claimed"
+            xlabel = "difference in points, so that more is what is claimed"
             drawn = figures.forest(rows.assign(verdict=rows["found"]), title=title, xlabel=xlabel)
             self.figure(drawn, "effects", rows)
 
