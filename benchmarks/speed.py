@@ -40,6 +40,7 @@ from workbook.corpora.docs import load_docs
 from workbook.data.rows import load
 from workbook.files import cache_path
 from workbook.objectives.mntp import mask_tokens
+from workbook.probes.cost import clock
 from workbook.training import Evaluator, Recipe, Stage, train
 
 BACKBONE = "smollm2-135m"
@@ -84,10 +85,7 @@ class PlainMNTP(nn.Module):
 
 def seconds() -> float:
     """A clock."""
-    if backbones.capability()["device"] == "cpu":
-        return time.process_time() / torch.get_num_threads()
-    torch.cuda.synchronize()
-    return time.perf_counter()
+    return clock(torch.device(backbones.capability()["device"]))
 
 
 class Clock(TrainerCallback):

@@ -327,6 +327,7 @@ def cards(monkeypatch):
         number = {"cuda": 0} | {f"cuda:{index}": index for index in range(len(capabilities))}
         monkeypatch.setattr(torch, "empty", lambda *_, device: number[device])
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(capabilities))
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *_, **__: True)  # emulation counts
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capabilities[number[str(device)]])
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: f"card {number[str(device or 'cuda')]}")
@@ -350,6 +351,9 @@ def test_each_process_of_a_machine_has_its_own_card(cards, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert (backbones.capability()["device"], backbones.capability()["why"]) == ("cuda:1", "card 1")
     assert backbones.capability("cuda:0")["device"] == "cuda:0"
+    for rank, own in (("3", "cuda:1"), ("-1", "cuda")):  # a launcher may show each process one card; -1 is none
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        assert backbones.capability()["device"] == own
 
 
 def test_encoder_knows_its_neighbours():

@@ -8,7 +8,7 @@ from transformers import AutoModel, LlamaConfig, MistralConfig, Qwen2Config
 from workbook import METHODS, backbones, recipe
 from workbook.experiments import get
 from workbook.methods import stages
-from workbook.scale import SCALES
+from workbook.scale import RECORDED, SCALES
 from workbook.training import Adapter
 
 LLAMA_1B = LlamaConfig(
@@ -30,6 +30,12 @@ def large(monkeypatch):
     stages._sizes.cache_clear()
     yield
     stages._sizes.cache_clear()
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_what_is_recorded_over_hours_is_compiled(scale):
+    made = [stage.compiled for name in METHODS for stage in recipe(name, scale, "smollm2-135m").stages]
+    assert set(made) == {scale in RECORDED}
 
 
 @pytest.mark.parametrize("adapted", [True, False])

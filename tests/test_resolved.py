@@ -68,6 +68,7 @@ def stages(data):
         "max_grad_norm": 0.5,
         "adapter": None,
         "gradient_checkpointing": True,
+        "compiled": True,
     }
 
 
@@ -169,7 +170,7 @@ LATER = {
     "Stage": {"weight_decay": 0.0},
     "Template": {"words_only": False},
     "Chain": {"max_length": 512},
-    "Scale": {"probe_texts": 8},
+    "Scale": {"probe_texts": 32},
     "ContrastiveOptions": {"in_batch": True},
     "latent_attention pooling": {"mlp": "geglu"},
     "encoder": {"prefix": ""},

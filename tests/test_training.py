@@ -9,7 +9,7 @@ from sentence_transformers import SentenceTransformer
 from training_tools import TEXTS, differing, stage, tiny, trained, weights
 
 from workbook import attention, objectives, training
-from workbook.errors import AttentionError
+from workbook.errors import AttentionError, InvalidValueError
 from workbook.training import Adapter, Evaluator, Recipe
 from workbook.training.trainer import StageTrainer
 
@@ -198,6 +198,26 @@ def test_the_model_comes_back_as_it_was(own, objective, adapter):
     assert model[0].max_length == 77
     assert not decoder.is_activation_checkpointing
     assert not any(module.training for module in model.modules())
+
+
+def test_a_compiled_stage_learns_the_same(own):
+    """Up to rounding; afterwards the layers are as they were."""
+    models, losses = [], []
+    for compiled in (False, True):
+        one = stage(own, "mntp", steps=3, compiled=compiled, adapter=Adapter(rank=4))
+        done = trained(one, model=tiny())
+        losses.append(done.history["loss"])
+        models.append(done.model)
+        assert not any("forward" in vars(layer) for layer in done.model[0].decoder.layers)
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+    for ours, theirs in zip(*(model.parameters() for model in models), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
+
+
+def test_a_compiled_stage_needs_a_compiler(own, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(InvalidValueError, match=r"compiled: expected a C\+\+ compiler .*, got 'none'. Install one, or"):
+        trained(stage(own, compiled=True))
 
 
 @pytest.mark.parametrize("objective", ["mntp", "simcse", "contrastive"])

@@ -127,14 +127,18 @@ class Quantity:
         return cls({0: measured}, trained=False)
 
     @classmethod
-    def of_values(cls, values: Sequence[float] | np.ndarray, texts: Sequence[object] | None = None) -> Self:
+    def of_values(
+        cls, values: Sequence[float] | np.ndarray, texts: Sequence[object] | None = None, caveat: str = ""
+    ) -> Self:
         """The quantity that is the mean of one value per item, such as of a text or of a timing.
 
         Args:
             values: One per item.
             texts: What the items are; None for numbered ones. Only quantities of equal items are compared.
+            caveat: See the class.
         """
-        return cls.of(Outcomes.of_values(values, range(len(values)) if texts is None else texts))
+        made = cls.of(Outcomes.of_values(values, range(len(values)) if texts is None else texts))
+        return replace(made, caveat=caveat)
 
     def on(self, tasks: Sequence[str]) -> Self:
         """The same on some of its tasks.

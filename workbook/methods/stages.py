@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from .. import backbones
-from ..scale import get_scale
+from ..scale import RECORDED, get_scale
 from ..training.recipe import Adapter, Recipe, Stage
 
 if TYPE_CHECKING:
@@ -76,7 +76,9 @@ def contrastive(scale: str, temperature: float = 0.02) -> Stage:
 
 
 def fitted(recipe: Recipe, scale: str, backbone: str) -> Recipe:
-    """The recipe in micro-batches that fit the device of its scale.
+    """The recipe as the machines of its scale train it: compiled, or in micro-batches that fit.
+
+    At the scales of :data:`~workbook.scale.RECORDED`, where a training takes hours, layers are compiled.
 
     A batch that does not fit is first checkpointed, which costs one more forward pass. If that is not enough, it is
     split as well: by GradCache where rows are negatives of each other, else by accumulation. A stage whose weights
@@ -84,13 +86,15 @@ def fitted(recipe: Recipe, scale: str, backbone: str) -> Recipe:
 
     Args:
         recipe: The recipe.
-        scale: Name of the scale; one that :data:`DEVICE` does not name keeps its recipes.
+        scale: Name of the scale; others than these keep their recipes.
         backbone: Name of the backbone; its sizes decide, not its name.
 
     Raises:
         UnknownNameError, ModelNotFoundError: No such scale or backbone.
     """
-    memory = DEVICE.get(get_scale(scale).name)
+    if get_scale(scale).name in RECORDED:
+        return Recipe(stages=tuple(stage.model_copy(update={"compiled": True}) for stage in recipe.stages))
+    memory = DEVICE.get(scale)
     if memory is None:
         return recipe
     return Recipe(stages=tuple(_fitted(stage, backbone, memory) for stage in recipe.stages))

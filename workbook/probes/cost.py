@@ -1,4 +1,7 @@
-"""Costs of training, embedding and search: tokens, bytes and time; and the front of quality against cost."""
+"""Costs of training, embedding and search: tokens, bytes and time; and the front of quality against cost.
+
+Time is :func:`clock`'s: on a CPU that of this process, so that other work on the machine does not count.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,21 @@ if TYPE_CHECKING:
 
 BITS = {"float32": 32, "float16": 16, "int8": 8, "binary": 1}
 """Bits per number of a vector, by storage format."""
+_CPU = torch.device("cpu")
 _SPARSE_BYTES = 8  # four for a weight, four for the number of its cluster
+
+
+def clock(device: torch.device) -> float:
+    """Seconds from some moment on: of this process, by its threads, on a CPU; elsewhere of the wall.
+
+    Args:
+        device: Where the work is done; what it was given before is waited for.
+    """
+    if device.type == "cpu":
+        return time.process_time() / torch.get_num_threads()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def encoding_cost(
@@ -53,9 +70,9 @@ def encoding_cost(
     rows = []
     for turn in range(-1, turns):
         for name, model in models.items():
-            began = time.perf_counter()
+            began = clock(model.device)
             model.encode(list(texts), prompt=instruction, show_progress_bar=False)
-            rows.append((turn, name, tokens[name], time.perf_counter() - began))
+            rows.append((turn, name, tokens[name], clock(model.device) - began))
     return _timed(rows)
 
 
@@ -132,9 +149,9 @@ def index_cost(queries: np.ndarray, documents: np.ndarray, tops: Sequence[int | 
             table = DictVectorizer(dtype=np.float32).fit([*rows[0], *rows[1]])
             asked, index = map(table.transform, rows)
             size = _sparse_bytes(rows[1], documents.shape[1])
-        began = time.perf_counter()
+        began = clock(_CPU)
         scores = asked @ index.T
-        spent = time.perf_counter() - began
+        spent = clock(_CPU) - began
         scores = scores if top is None else scores.toarray()
         ranks = (scores >= scores[gold, gold][:, None]).sum(axis=1)
         found = {"top": top or documents.shape[1], "query": gold, "reciprocal_rank": 100 / ranks, "bytes": size}
@@ -218,13 +235,11 @@ def _forward_and_backward(
             for column, texts in columns.items()
         ]
         counter = model.register_forward_pre_hook(lambda _, given: read.append(given[0]["attention_mask"].sum()))
-        began = time.perf_counter()
+        began = clock(device)
         with torch.autocast(device.type, dtype, enabled=dtype is not torch.float32):
             made = loss(batch, None)
         made.backward()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        spent = time.perf_counter() - began
+        spent = clock(device) - began
         counter.remove()
         model.zero_grad()
     return int(sum(read)), spent

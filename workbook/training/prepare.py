@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,7 +67,8 @@ def prepared(model: SentenceTransformer, stage: Stage, seed: int) -> Iterator[No
                 setattr(module, name, _adapted(part, stage.adapter, targets, seed))
         if stage.gradient_checkpointing:
             decoder.activation_checkpointing_enable({"use_reentrant": False})
-        yield
+        with _compiled(decoder) if stage.compiled else contextlib.nullcontext():
+            yield
         merged = True
     finally:
         for name, part in parts.items():
@@ -81,6 +83,20 @@ def prepared(model: SentenceTransformer, stage: Stage, seed: int) -> Iterator[No
         for parameter in frozen:
             parameter.requires_grad_(False)
         module.max_length = length
+
+
+@contextlib.contextmanager
+def _compiled(decoder: nn.Module) -> Iterator[None]:
+    """Compile the layers of a decoder in the block, for any number of rows and tokens."""
+    # All layers share their code, which is compiled anew with and without gradient, mask, training and autocast.
+    with torch._dynamo.config.patch(recompile_limit=64):
+        for layer in decoder.layers:
+            layer.forward = torch.compile(layer.forward, dynamic=True)
+        try:
+            yield
+        finally:
+            for layer in decoder.layers:
+                del layer.forward
 
 
 def _adapted(transformer: nn.Module, adapter: Adapter, targets: list[str] | str, seed: int) -> peft.PeftModel:
@@ -122,11 +138,14 @@ def check(model: SentenceTransformer, stage: Stage, data: TrainingData, rows: in
     Raises:
         UnknownNameError: No such objective, option or choice, or an adapter for a layer that the decoder does not have.
         InvalidValueError: An option outside its range, a batch that holds no negative, an instruction that leaves no
-            room, or a teacher without candidates to score.
+            room, a teacher without candidates to score, or layers to compile where there is no compiler.
         AttentionError: Dropout that the decoder does not apply.
     """
     module = model[0]
     decoder, length = module.decoder, module.max_length
+    if stage.compiled and decoder.device.type == "cpu" and not any(map(shutil.which, ("c++", "g++", "clang++"))):
+        hint = f"Install one, or set {stage.name}.compiled=false."
+        raise InvalidValueError("compiled", "a C++ compiler on the path, as torch.compile needs one", "none", hint)
     linear = {name.rpartition(".")[2] for name, layer in decoder.named_modules() if isinstance(layer, nn.Linear)}
     for target in stage.adapter.targets if stage.adapter else ():
         if target not in linear:  # peft passes over a name that it does not find, as long as it finds another

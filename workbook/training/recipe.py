@@ -92,6 +92,8 @@ class Stage(BaseModel):
             parameters. The layers that make contextual tokens, and modules after the decoder, are always trained whole.
         gradient_checkpointing: Compute the activations of the decoder's layers again instead of keeping them, which
             saves memory and costs time.
+        compiled: Compile the decoder's layers with torch.compile: a minute more at the start, then up to one and a half
+            times as fast. On a CPU it needs a C++ compiler.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -115,6 +117,7 @@ class Stage(BaseModel):
     max_grad_norm: PositiveFloat = 1.0
     adapter: Adapter | None = Adapter()
     gradient_checkpointing: bool = False
+    compiled: bool = False
 
     def reading(self) -> dict[str, Any]:
         """The arguments of :func:`workbook.data.rows.load` for its training data, but for the tokenizer."""
