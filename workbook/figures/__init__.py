@@ -10,6 +10,7 @@ from .maps import heatmap, heatmaps
 from .runs import estimates, losses
 from .style import DASHES, ENDINGS, FULL, HALF, HATCHES, MARKERS, OKABE_ITO, VERDICTS, Look, png, save, use_style
 from .tiles import tiles
+from .words import described, saved_titles, titles
 
 __all__ = [
     "DASHES",
@@ -22,6 +23,7 @@ __all__ = [
     "VERDICTS",
     "Look",
     "bars",
+    "described",
     "distributions",
     "estimates",
     "forest",
@@ -31,7 +33,9 @@ __all__ = [
     "losses",
     "png",
     "save",
+    "saved_titles",
     "scatter",
     "tiles",
+    "titles",
     "use_style",
 ]

@@ -14,6 +14,7 @@ from PIL import Image
 
 from ..errors import InvalidValueError
 from ..files import atomic_file
+from .words import titles
 
 FULL = (6.4, 3.2)
 """Width and height of a full-width figure, inches."""
@@ -108,7 +109,7 @@ ENDINGS = ("pdf", "svg", "png", "csv")
 
 
 def save(fig: Figure, name: str, data: pd.DataFrame, folder: str | Path) -> dict[str, Path]:
-    """Write a figure as PDF, SVG and PNG, and its plotted values as CSV: the same bytes every time.
+    """Write a figure as PDF, SVG and PNG, each with its title, and its values as CSV: the same bytes every time.
 
     Args:
         fig: The figure.
@@ -130,10 +131,11 @@ def save(fig: Figure, name: str, data: pd.DataFrame, folder: str | Path) -> dict
             "data", "the plotted values as a pandas DataFrame", data, "Pass the frame you drew from."
         )
     paths = {ending: Path(folder) / f"{name}.{ending}" for ending in ENDINGS}
+    title = titles(fig)
     with mpl.rc_context(STYLE):
         for ending, metadata in _UNDATED.items():
             drawn = io.BytesIO()  # on a full disk matplotlib's own PDF writer raises another error
-            fig.savefig(drawn, format=ending, metadata=metadata)
+            fig.savefig(drawn, format=ending, metadata=metadata | ({"Title": title} if title else {}))
             with atomic_file(paths[ending]) as temporary:
                 temporary.write_bytes(drawn.getvalue())
     with atomic_file(paths["csv"]) as temporary:

@@ -167,7 +167,7 @@ class Run:
             self._write_manifest()  # listed before they are written, so that a killed run's are dropped too
         figures.save(fig, stem, data, folder)
         if get_ipython() is not None:
-            display(fig)
+            display(fig, metadata={"image/png": {"alt": figures.described(stem) or figures.titles(fig) or stem}})
 
     def experiment(self, name: str, recorded: str = "cpu") -> pd.DataFrame:
         """The rows of an experiment: as recorded, and with ``rerun`` also its ``rerun_variants`` from this run.
