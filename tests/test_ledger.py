@@ -284,7 +284,7 @@ def test_the_report_counts_the_claims_and_shows_the_rest_where_it_can_not(run):
     with runner.Session(run, {}) as session:
         assert [*session.run([])] == []
     page = report.write(run).read_text(encoding="utf-8")
-    assert '<td>all</td><td class="number">1</td>' in page
+    assert '<th scope="row">all</th><td class="number">1</td>' in page
     assert f'<td class="number">{len(CLAIMS)}</td></tr>' in page
     assert page.count("data:image/png;base64,") == 1
     path = run / "claims.json"
@@ -292,50 +292,50 @@ def test_the_report_counts_the_claims_and_shows_the_rest_where_it_can_not(run):
     page = report.write(run).read_text(encoding="utf-8")
     assert "Expected JSON in" in page
     assert "0 claims judged" in page
-    assert "<td>all</td>" not in page
-    assert 'class="ledger"' not in page
+    assert '<th scope="row">all</th>' not in page
+    assert 'class="claim"' not in page
     assert "data:image/png;base64," not in page  # the earlier ledger's figure
 
 
-def test_the_report_has_a_row_for_each_judged_claim_under_its_paper_whatever_the_columns(run, monkeypatch):
+def test_the_report_has_a_card_for_each_judged_claim_under_its_paper_the_most_decided_first(run, monkeypatch):
     with runner.Session(run, {}) as session:
         assert [*session.run([])] == []
-
-    def table():
-        page = BeautifulSoup(report.write(run).read_text(encoding="utf-8"), "html.parser").find("table", "ledger")
-        cells = [[cell.get_text().strip() for cell in row.find_all("td")] for row in page.select("tr:not(.paper)")]
-        head = [cell.get_text() for cell in page.thead.find_all("th")]
-        return page, head, [row for row in cells if row]
-
     rows = ledger.table(run)
     judged = rows[rows["verdict"] != ledger.NOT_RUN]
-    page, head, cells = table()
-    text = ledger.readable(judged)
-    text["verdict"] = [f"{figures.VERDICTS[word].sign} {word}" for word in text["verdict"]]
-    assert (head, cells) == (list(text.columns), text.to_numpy().tolist())
-    assert [paper.get_text() for paper in page.select("tr.paper")] == list(judged["paper"].unique())
-    assert [len(body.select("tr:not(.paper)")) for body in page.find_all("tbody")] == [3, 1, 1]
-    assert {cell["colspan"] for cell in page.select("tr.paper th")} == {str(len(head))}
 
-    words = {"claim": "a <b> claim of many words", "here": "+1.2 [0.4, 2.1]", "verdict": "contradicted", "why": "so"}
+    def cards():
+        page = BeautifulSoup(report.write(run).read_text(encoding="utf-8"), "html.parser")
+        return page, page.select("section.paper > article.claim")
+
+    page, found = cards()
+    assert [one.h3.get_text() for one in page.select("section.paper")] == list(judged["paper"].unique())
+    assert {one["id"] for one in found} == set(judged["claim"])
+    assert len(found) == judged["claim"].nunique() == 5
+    for section in page.select("section.paper"):
+        verdicts = [ledger.VERDICTS.index(one["data-verdict"]) for one in section.select(".claim")]
+        assert verdicts == sorted(verdicts)
+    for card in found:
+        (text,) = ledger.readable(judged[judged["claim"] == card["id"]]).to_dict("records")
+        assert card.h4.get_text() == text["claim"]
+        sign = figures.VERDICTS[text["verdict"]].sign
+        assert card.select_one(".word").get_text() == f"{sign} {text['verdict']}"
+        shown = {one.dt.get_text(): one.dd.get_text() for one in card.select("dl > div")}
+        assert shown == {name: text[name] for name in shown}
+        assert text["why"] == "-" or text["why"] in card.get_text()
+
+    words = dict.fromkeys(ledger.WORDS, "-") | {"claim": "a <b> claim", "verdict": "contradicted", "paper": "A"}
     monkeypatch.setattr(ledger, "readable", lambda rows: pd.DataFrame([words] * rows["claim"].nunique()))
-    page, head, cells = table()
-    sign = figures.VERDICTS["contradicted"].sign
-    assert (head, cells) == ([*words], [[*(words | {"verdict": f"{sign} contradicted"}).values()]] * 5)
+    page, found = cards()
+    assert [card.h4.get_text() for card in found] == ["a <b> claim"] * 5
     assert page.find("b") is None
-    assert [pill["class"] for pill in page.select(".word")] == [["word", "contradicted"]] * 5
+    assert page.find("dl").find("div") is None
 
 
-def test_the_report_fits_its_window_and_has_the_figures_colours(run):
+def test_the_report_has_the_figures_colours(run):
     with runner.Session(run, {}) as session:
         assert [*session.run([])] == []
     page = BeautifulSoup(report.write(run).read_text(encoding="utf-8"), "html.parser")
     style = page.style.get_text()
-    assert re.search(r"\bth, td \{[^}]*overflow-wrap: break-word", style)
-    assert "table.ledger td { white-space: pre-line; }" in style  # clauses are lines of a cell
-    for scrolls in ("overflow-x", "nowrap", "table-layout"):
-        assert scrolls not in style
-    assert set(re.findall(r"(?<![\w-])(?:min-)?width: ([^;}]+)", style)) == {"100%"}  # no fixed ones
     assert page.select("[style], [width], [nowrap], pre") == []
     for name, look in figures.VERDICTS.items():
         assert f".{name.replace(' ', '-')} {{ background: {look.fill}; color: {look.ink}; }}" in style
@@ -350,7 +350,7 @@ def test_a_damaged_manifest_is_named_and_the_rest_is_shown(run):
         (run / "manifests" / "04_lens.json").write_text(text)
         page = report.write(run).read_text(encoding="utf-8")
         assert re.search(r"04_lens\.json, got something else.* Run notebook 04_lens again", page)
-        assert '<td>all</td><td class="number">1</td>' in page
+        assert '<th scope="row">all</th><td class="number">1</td>' in page
 
 
 def test_without_claims_the_report_says_why_and_a_run_does_not_begin(run, monkeypatch, tmp_path):
