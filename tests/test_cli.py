@@ -17,6 +17,7 @@ from workbook import cli, doctor
 from workbook.evaluation import SUITES, items
 from workbook.evaluation.effects import Quantity
 from workbook.papers import claims, ledger
+from workbook.runs import runner
 
 
 @pytest.fixture
@@ -54,6 +55,25 @@ def test_run(workbook, source):
     assert (code, out.split()[:2]) == (0, ["01_passes", "unchanged"])
 
 
+def test_a_run_that_is_stopped_leaves_a_page_and_report_writes_one(workbook, source, monkeypatch):
+    output = source / "output"
+    execute = runner.Session.execute
+
+    def stopped(session, path):
+        if path.stem == "01_passes":
+            raise KeyboardInterrupt
+        return execute(session, path)
+
+    monkeypatch.setattr(runner.Session, "execute", stopped)
+    code, out, _ = workbook("run", "--notebooks", source, "--output", output, "--scale", "quick")
+    assert (code, out.splitlines()[-1].split()[0]) == (130, "00_fails")
+    page = output / "index.html"
+    assert "1 failed" in " ".join(page.read_text(encoding="utf-8").split())
+    page.unlink()
+    assert workbook("report", output) == (0, f"Report: {page}\n", "")
+    assert page.exists()
+
+
 def test_claims(workbook, tmp_path):
     claim = claims.get("nv-embed-recency-bias")
     values = {"last_token_recency": Quantity.of_values(np.linspace(60, 62, 9)), "mean_recency": 50.0}
@@ -80,6 +100,7 @@ def test_claims(workbook, tmp_path):
         (["run", "--notebooks", "SOURCE", "--output", "SOURCE/00_fails.ipynb"], "Could not write"),
         (["run", "--seed", "-1"], "Invalid value for '--seed'"),
         (["claims", "--output", "SOURCE"], "Expected the verdicts of a run in"),
+        (["report", "SOURCE"], "Expected a run's manifest.json in"),
         (["claims", "--scale", "huge"], "Unknown scale 'huge'"),
         (["evaluate", "SOURCE"], "Expected a saved sentence-transformers model"),
         (["evaluate", "SOURCE", "--scale", "tiny"], "Unknown scale 'tiny'"),

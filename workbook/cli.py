@@ -70,7 +70,7 @@ def run(
         Path | None, typer.Option("--notebooks", help="Folder of the notebooks, if not the project's.")
     ] = None,
 ) -> None:
-    """Execute notebooks and write a report.
+    """Execute notebooks and write a report, after each of them.
 
     A stopped run continues where it was; an unchanged notebook is not run again.
     A notebook that fails does not stop the others, but the exit code is 1.
@@ -97,9 +97,19 @@ def run(
                 f"({_clock(time.monotonic() - began)} elapsed)  {outcome.problem}".rstrip(),
                 flush=True,
             )
-        page = report.write(session.folder)
+            page = report.write(session.folder)  # after each, so that a stopped run leaves one
     print(f"Report: {page}")
     raise typer.Exit(1 if failed else 0)
+
+
+@app.command("report")
+def write_report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Run folder, such as outputs/cpu.")],
+) -> None:
+    """Write index.html, and a page for each executed notebook, into the folder of a run, finished or stopped."""
+    from .runs import report
+
+    print(f"Report: {report.write(folder)}")
 
 
 @app.command()
