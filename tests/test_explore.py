@@ -2,11 +2,13 @@
 
 import ipywidgets as widgets
 import numpy as np
+import pandas as pd
 import pytest
 
 from workbook import build, probes
 from workbook.errors import InvalidValueError, UnknownNameError
 from workbook.explore import Explorer, LatentExplorer, LexiconExplorer
+from workbook.explore.panel import answered, as_html
 
 BACKGROUND = [
     "Rain is due tonight.",
@@ -69,6 +71,44 @@ def test_the_panel_answers_what_is_typed_and_chosen(explorer):
     attention.value = "bidirectional"
     said.append(answer.value)
     assert len(set(said)) == 4
+    second.value = " "
+    assert answer.value == "text: expected a string that is not blank, got &#x27; &#x27;."
+
+
+def test_the_background_is_read_once_under_each_pooling_and_attention(explorer):
+    read = []
+    hook = explorer.model[0].register_forward_pre_hook(lambda _, args: read.append(len(args[0]["input_ids"])))
+    for second in (OTHER, ONE, OTHER):
+        explorer.table(ONE, second)
+    hook.remove()
+    assert sum(read) == 6 * len(BACKGROUND) + 3 * 6 * 2
+
+
+def test_a_panel_says_that_it_computes_and_waits():
+    seen = []
+
+    def answer(text):
+        seen.append((field.disabled, panel.children[-1].value) if panel else None)
+        if text == "broken":
+            raise ZeroDivisionError
+        return f"<b>{text}</b>"
+
+    field, panel = widgets.Text("one"), None
+    panel = answered({"text": field}, answer)
+    assert panel.children[-1].value == "<b>one</b>"
+    field.value = "two"
+    assert seen[-1] == (True, '<i>computing ...</i><div style="opacity: 0.4"><b>one</b></div>')
+    with pytest.raises(ZeroDivisionError):
+        field.value = "broken"
+    assert (field.disabled, panel.children[-1].value) == (False, "")
+    field.value = "three"
+    assert (field.disabled, panel.children[-1].value) == (False, "<b>three</b>")
+
+
+def test_a_table_has_the_style_of_jupyterlab():
+    said = as_html(pd.DataFrame({"score": [1.5], "text": ["<i>" + "x" * 99]}))
+    assert said.startswith('<div class="jp-RenderedHTMLCommon" style="text-align: right"><table class="dataframe">')
+    assert f"<td>&lt;i&gt;{'x' * 99}</td>" in said
 
 
 def test_widgets_only_where_someone_looks_on(explorer, monkeypatch):
@@ -189,8 +229,9 @@ def test_bad_input(explorer):
         Explorer([explorer.model[0]], BACKGROUND)
     with pytest.raises(InvalidValueError, match="background: expected at least three"):
         Explorer(explorer.model, BACKGROUND[:2])
-    with pytest.raises(InvalidValueError, match="expected strings, got None"):
-        explorer.compare(ONE, None, "mean", "causal")
+    for text in (None, " "):
+        with pytest.raises(InvalidValueError, match="text: expected a string that is not blank"):
+            explorer.compare(ONE, text, "mean", "causal")
     with pytest.raises(InvalidValueError, match="second: expected a string, got None"):
         explorer.panel(ONE, None)
 

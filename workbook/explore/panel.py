@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import ipywidgets as widgets
 import pandas as pd
@@ -49,6 +49,8 @@ class TextExplorer(Panel):
 def answered(controls: dict[str, widgets.Widget], answer: Callable[..., str]) -> widgets.VBox:
     """The controls, and below them the answer to their values, or what is wrong with them.
 
+    While the answer is computed, the earlier one is grey, and the controls wait.
+
     Args:
         controls: Widgets by name.
         answer: Function of their values, by these names, that returns HTML.
@@ -56,15 +58,26 @@ def answered(controls: dict[str, widgets.Widget], answer: Callable[..., str]) ->
     line = widgets.HTML()
 
     def update(_: object = None) -> None:
+        line.value = f'<i>computing ...</i><div style="opacity: 0.4">{line.value}</div>'
+        _disable(controls.values(), True)
+        said = ""  # for an error that is not the user's, which Jupyter's log shows
         try:
-            line.value = answer(**{name: control.value for name, control in controls.items()})
+            said = answer(**{name: control.value for name, control in controls.items()})
         except WorkbookError as error:
-            line.value = html.escape(str(error))
+            said = html.escape(str(error))
+        finally:
+            line.value = said
+            _disable(controls.values(), False)
 
     for control in controls.values():
         control.observe(update, "value")
     update()
     return widgets.VBox([*controls.values(), line])
+
+
+def _disable(controls: Iterable[widgets.Widget], disabled: bool) -> None:
+    for control in controls:
+        control.disabled = disabled
 
 
 def text_field(text: str, name: str, **picks: list[str]) -> widgets.Text:
@@ -95,14 +108,15 @@ def refuse_blank(text: str) -> None:
 
 
 def as_html(frame: pd.DataFrame, *, index: bool = False) -> str:
-    """A table as HTML, with every text in full.
+    """A table as HTML, in JupyterLab's style, with every text in full.
 
     Args:
         frame: Any table.
         index: Whether to show the names of the rows.
     """
     with pd.option_context("display.max_colwidth", None):
-        return frame.to_html(index=index)
+        table = frame.to_html(index=index, border=0)
+    return f'<div class="jp-RenderedHTMLCommon" style="text-align: right">{table}</div>'
 
 
 def _someone_looks_on() -> bool:

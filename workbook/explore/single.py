@@ -24,7 +24,7 @@ class Explorer(Panel):
     """Similarities of two sentences under every pooling and attention, with one backbone loaded once.
 
     The cosine of an untrained decoder is high for any two sentences. What means something is the share of unrelated
-    pairs that are less similar.
+    pairs that are less similar. The background is read once under each pooling and attention.
 
     Args:
         model: A chain of `workbook.build`: a Decoder, then a Pooling; it is left as it was.
@@ -42,6 +42,7 @@ class Explorer(Panel):
             raise InvalidValueError("background", "at least three sentences", background)
         self.model = model
         self.background = list(background)
+        self._unrelated: dict[tuple[str, str], np.ndarray] = {}
 
     def compare(self, first: str, second: str, pooling: str, attention: str) -> tuple[float, float]:
         """Cosine of two sentences (-1 to 1), and the share of unrelated pairs that are less similar (0 to 1).
@@ -53,25 +54,29 @@ class Explorer(Panel):
             attention: ``causal`` or ``bidirectional``.
 
         Raises:
-            InvalidValueError: A sentence that is not a string.
+            InvalidValueError: A sentence that is blank or not a string.
             UnknownNameError: No such pooling or attention.
         """
+        refuse_blank(first)
+        refuse_blank(second)
         decoder, own = self.model[0], (self.model[0].attention, self.model[1])
         try:
             self.model[1] = Pooling(pooling, decoder.get_embedding_dimension())
             if attention != decoder.attention:
                 decoder.attention = attention
-            vectors = self.model.encode(
-                [first, second, *self.background], normalize_embeddings=True, show_progress_bar=False
-            )
+            one, other = self._vectors([first, second])
+            if (pooling, attention) not in self._unrelated:
+                vectors = self._vectors(self.background)
+                self._unrelated[pooling, attention] = (vectors @ vectors.T)[np.tril_indices(len(vectors), -1)]
         finally:
             self.model[1] = own[1]
             if decoder.attention != own[0]:
                 decoder.attention = own[0]
-        cosine = float(vectors[0] @ vectors[1])
-        unrelated = vectors[2:] @ vectors[2:].T
-        pairs = [unrelated[i, j] for i in range(len(unrelated)) for j in range(i)]
-        return cosine, sum(pair < cosine for pair in pairs) / len(pairs)
+        cosine = float(one @ other)
+        return cosine, float(np.mean(self._unrelated[pooling, attention] < cosine))
+
+    def _vectors(self, texts: list[str]) -> np.ndarray:
+        return self.model.encode(texts, normalize_embeddings=True, show_progress_bar=False)
 
     def table(self, first: str, second: str) -> pd.DataFrame:
         """Every combination: columns attention, pooling, cosine and above (the share of unrelated pairs below it).
@@ -81,7 +86,7 @@ class Explorer(Panel):
             second: Another.
 
         Raises:
-            InvalidValueError: A sentence that is not a string.
+            InvalidValueError: A sentence that is blank or not a string.
         """
         rows = [(a, p, *self.compare(first, second, p, a)) for a in MODES for p in POOLINGS]
         return pd.DataFrame(rows, columns=["attention", "pooling", "cosine", "above"]).round(2)
