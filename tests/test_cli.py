@@ -1,6 +1,8 @@
 """The command line, through its entry point: exit codes, one message an error, a report at the end."""
 
+import contextlib
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -72,6 +74,24 @@ def test_a_run_that_is_stopped_leaves_a_page_and_report_writes_one(workbook, sou
     page.unlink()
     assert workbook("report", output) == (0, f"Report: {page}\n", "")
     assert page.exists()
+
+
+def test_run_shows_the_cell_of_each_notebook_in_a_terminal(source):
+    command = ["run", "--notebooks", str(source), "--output", str(source / "output"), "--scale", "quick", "--jobs", "2"]
+    read, write = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    process = subprocess.Popen([sys.executable, "-m", "workbook", *command], stdout=write, env=environment)
+    os.close(write)
+    shown = b""
+    with contextlib.suppress(OSError):  # how a terminal ends
+        while part := os.read(read, 65536):
+            shown += part
+    os.close(read)
+    assert process.wait() == 1
+    lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
+    assert re.search(r"00_fails +\S+ +cell 2 of 2", lines)
+    assert re.search(r"01_passes +\S+ +cell 2 of 2", lines)
+    assert re.search(r"01_passes +passed ", lines)
 
 
 def test_claims(workbook, tmp_path):

@@ -59,6 +59,15 @@ def run(tmp_path_factory):
     return source, output, outcomes
 
 
+def test_each_code_cell_is_told_as_it_begins(tmp_path):
+    write(tmp_path / "00_good.ipynb", *GOOD, "")
+    told = []
+    with runner.Session(tmp_path / "output", {}, told=lambda *cell: told.append(cell)) as session:
+        session.execute(tmp_path / "00_good.ipynb")
+        session.execute(tmp_path / "00_good.ipynb")  # unchanged: nothing begins
+    assert told == [("00_good", number, 4) for number in (1, 2, 3, 4)]
+
+
 def test_a_failure_names_its_cell_and_does_not_stop_the_rest(run):
     _, output, outcomes = run
     assert {name: outcome.status for name, outcome in outcomes.items()} == {

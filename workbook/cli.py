@@ -8,7 +8,7 @@ import logging
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -86,11 +86,10 @@ def run(
     began = time.monotonic()
     width = max(len(path.stem) for path in chosen)
     failed = 0
-    with runner.Session(output or ROOT / "outputs" / scale, parameters, cell_timeout) as session:
-        outcomes = session.run(chosen, jobs)
-        for done in range(len(chosen)):
-            with _busy(f"{done} of {len(chosen)} notebooks done"):
-                outcome = next(outcomes)
+    folder = output or ROOT / "outputs" / scale
+    with _bars() as told, runner.Session(folder, parameters, cell_timeout, told) as session:
+        for outcome in session.run(chosen, jobs):
+            told(outcome.name)
             failed += outcome.status == runner.FAILED
             print(
                 f"{outcome.name:<{width}}  {outcome.status:<9}  {outcome.seconds:7.1f} s  "
@@ -419,17 +418,34 @@ def _plain(value: str) -> Any:
 
 
 @contextlib.contextmanager
-def _busy(text: str) -> Iterator[None]:
-    """Show a moving line while notebooks run, if the output is a terminal."""
-    if not sys.stdout.isatty():
-        yield
-        return
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+def _bars() -> Iterator[Callable[..., None]]:
+    """A bar for each notebook that runs, if the output is a terminal.
 
-    columns = SpinnerColumn("line"), TextColumn("{task.description}"), TimeElapsedColumn()
-    with Progress(*columns, transient=True) as progress:
-        progress.add_task(text, total=None)
-        yield
+    Yields:
+        Function of a notebook, of the number of the cell that begins, and of the number of all; without these the
+        notebook has ended, and its bar goes away.
+    """
+    if not sys.stdout.isatty():
+        yield lambda *_: None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    cells = TextColumn("cell {task.fields[cell]} of {task.total}")
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), cells, TimeElapsedColumn(), transient=True
+    ) as progress:
+        tasks: dict[str, Any] = {}
+
+        def told(name: str, cell: int = 0, of: int = 0) -> None:
+            if not cell:
+                if name in tasks:
+                    progress.remove_task(tasks.pop(name))
+            elif name in tasks:
+                progress.update(tasks[name], completed=cell - 1, cell=cell)
+            else:
+                tasks[name] = progress.add_task(name, total=of, cell=cell)
+
+        yield told
 
 
 def _clock(seconds: float) -> str:

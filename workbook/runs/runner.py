@@ -21,7 +21,7 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -107,6 +107,8 @@ class Session:
         parameters: Parameters for every notebook, besides ``output_dir``, which is the folder; ``rerun`` goes only to
             those that declare it.
         cell_timeout: Seconds that a cell may take before its notebook fails; None for no limit.
+        told: Called as a code cell begins, by the thread of its notebook, with the notebook's name, the number of the
+            cell (from 1) and the number of all.
 
     Raises:
         OutputError: On entering: the folder can't be written, another run holds it, or it holds a report that is from
@@ -116,10 +118,17 @@ class Session:
             no notebook could judge one.
     """
 
-    def __init__(self, folder: Path, parameters: Mapping[str, Any], cell_timeout: int | None = None):
+    def __init__(
+        self,
+        folder: Path,
+        parameters: Mapping[str, Any],
+        cell_timeout: int | None = None,
+        told: Callable[[str, int, int], None] | None = None,
+    ):
         self.folder = Path(folder).expanduser().resolve()
         self.parameters = dict(parameters)
         self.cell_timeout = cell_timeout
+        self.told = told
         self._recording = threading.Lock()
         self._surroundings = _surroundings()
 
@@ -226,7 +235,8 @@ class Session:
             for copy in copies:
                 copy.unlink(missing_ok=True)
         began = time.monotonic()
-        problem = _execute(source, target, self.parameters | {"output_dir": str(self.folder)}, self.cell_timeout)
+        parameters = self.parameters | {"output_dir": str(self.folder)}
+        problem = _execute(source, target, parameters, self.cell_timeout, self.told)
         outcome = Outcome(name, FAILED if problem else PASSED, round(time.monotonic() - began, 1), problem)
         self._record(
             name,
@@ -328,7 +338,13 @@ def _surroundings() -> dict[str, Any]:
     }
 
 
-def _execute(source: Path, target: Path, parameters: Mapping[str, Any], cell_timeout: int | None) -> str:
+def _execute(
+    source: Path,
+    target: Path,
+    parameters: Mapping[str, Any],
+    cell_timeout: int | None,
+    told: Callable[[str, int, int], None] | None,
+) -> str:
     """Run a notebook under a temporary name, rename it, and return what went wrong, or an empty string."""
     logging.getLogger("papermill").setLevel(logging.CRITICAL)
     try:
@@ -338,6 +354,12 @@ def _execute(source: Path, target: Path, parameters: Mapping[str, Any], cell_tim
     if not _declares(notebook, "rerun"):
         parameters = {name: value for name, value in parameters.items() if name != "rerun"}
     problem = ""
+    begun, of = itertools.count(1), sum(map(_runs, notebook.cells)) + 1  # and the parameters that papermill adds
+
+    def tell(cell: nbformat.NotebookNode, **_: Any) -> None:
+        if told and _runs(cell):
+            told(source.stem, next(begun), of)
+
     with atomic_file(target) as temporary:
         nbformat.write(notebook, temporary)  # stays if papermill does not come to begin
         try:
@@ -349,6 +371,7 @@ def _execute(source: Path, target: Path, parameters: Mapping[str, Any], cell_tim
                 language="python",
                 progress_bar=False,
                 execution_timeout=cell_timeout,
+                on_cell_start=tell,
                 resources={"metadata": {"path": str(source.parent)}},  # papermill's cwd would be the whole process's
                 extra_arguments=["--IPKernelApp.log_level=CRITICAL"],  # its chatter would break our lines
             )
@@ -360,13 +383,17 @@ def _execute(source: Path, target: Path, parameters: Mapping[str, Any], cell_tim
             problem = f"{type(error).__name__}: {_first_line(error)}"
         executed = nbformat.read(temporary, as_version=4)
         # papermill marks what a dead kernel or sys.exit left behind as completed: look at what really ran
-        code = [cell for cell in executed.cells if cell.cell_type == "code" and cell.source.strip()]
+        code = [cell for cell in executed.cells if _runs(cell)]
         started = [cell for cell in code if cell.metadata.get("papermill", {}).get("start_time")]
         finished = len(started) == len(code) and all(cell.execution_count for cell in code)
         if not finished and not problem.startswith("In ["):
             left = len(code) - len(started)
             problem = f"In [{len(started)}]: {problem or 'the notebook ended itself'}; cells not run: {left}"
     return problem
+
+
+def _runs(cell: nbformat.NotebookNode) -> bool:
+    return cell.cell_type == "code" and bool(cell.source.strip())
 
 
 def _sums_up(source: Path) -> bool:
