@@ -32,8 +32,14 @@ test: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest $(TOGETHER) --nbval --nbval-current-env --nbval-cell-timeout=600 tests notebooks
 
+# Opens copies, which git ignores. A copy is brought up to date as long as it is what some commit holds; one that you
+# ran or changed is left alone.
 lab: setup
-	$(BIN)/jupyter lab notebooks
+	@mkdir -p play
+	@for notebook in notebooks/*.ipynb; do copy=play/$${notebook##*/}; \
+	  if [ ! -e $$copy ] || git cat-file -e "$$(git hash-object $$copy)" 2>/dev/null; then cp $$notebook $$copy; \
+	  else echo "$$copy is yours and stays. Rename it to get the project's again."; fi; done
+	$(BIN)/jupyter lab play
 
 # Executes the committed notebooks in place.
 notebooks: setup
