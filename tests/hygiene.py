@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from nbformat import NotebookNode
 
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+TAGS = {"parameters", "solution", "sums-up", "nbval-ignore-output"}
+"""What marks a cell: for papermill, for readers, for the runner, and for nbval. Another tag would do nothing."""
 PARAMETERS = ("scale", "backbone", "seed", "rerun", "output_dir")
 SECTIONS = (
     "Do, learn, need",
@@ -148,6 +150,8 @@ def metadata(notebook):
             yield f"cell {place} has metadata {name!r}"
         if "injected-parameters" in _tags(cell):
             yield f"cell {place} was injected by papermill"
+        elif unknown := set(_tags(cell)) - TAGS:
+            yield f"cell {place} has tags {sorted(unknown)}, expected of {sorted(TAGS)}"
 
 
 @_rule

@@ -63,11 +63,29 @@ def test_nbval_compares_every_output(folder):
     printed["outputs"][0]["text"] = ["3\n"]
     table["outputs"][0]["data"] = json.loads(json.dumps(table["outputs"][0]["data"]).replace("37.0", "37.1"))
     (folder / "tampered.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
-    command = ["-m", "pytest", "--nbval", "-q", "-p", "no:cacheprovider", "tampered.ipynb"]
-    result = subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True)
+    result = nbval(folder, "tampered.ipynb")
     failed = re.findall(r"^FAILED (\S+?\.ipynb::Cell \d+)", result.stdout, re.MULTILINE)
     assert failed == ["tampered.ipynb::Cell 3", "tampered.ipynb::Cell 5"], result.stdout
     assert "2 failed, 4 passed" in result.stdout
+
+
+@pytest.mark.parametrize("mark", ["tag", "first line"])
+def test_nbval_leaves_marked_cells_out(folder, mark):
+    notebook = nbformat.read(folder / "sample.ipynb", as_version=4)
+    cell = notebook.cells[-1]
+    cell.outputs[0].text = "3\n"
+    if mark == "tag":
+        cell.metadata["tags"] = ["nbval-ignore-output"]
+    else:
+        cell.source = f"# NBVAL_IGNORE_OUTPUT\n{cell.source}"
+    nbformat.write(notebook, folder / "marked.ipynb")
+    result = nbval(folder, "marked.ipynb")
+    assert "6 passed" in result.stdout, result.stdout
+
+
+def nbval(folder, name):
+    command = ["-m", "pytest", "--nbval", "-q", "-p", "no:cacheprovider", name]
+    return subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True)
 
 
 def test_papermill(folder, tmp_path):

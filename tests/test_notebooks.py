@@ -229,6 +229,7 @@ BREACHES = {
     "used twice": lambda n: n.cells[1].update(id="cell-0"),
     "cell 6 has metadata 'execution'": lambda n: codes(n)[1].metadata.update(execution={}),
     "cell 6 was injected by papermill": lambda n: codes(n)[1].metadata.update(tags=["injected-parameters"]),
+    "cell 6 has tags ['nbval-ignore-outputs']": changed(1, metadata={"tags": ["nbval-ignore-outputs"]}),
     "0 cells tagged parameters": lambda n: codes(n)[0].metadata.clear(),
     "13 lines of parameters": lambda n: codes(n)[0].update(source=codes(n)[0].source + "\nx = 1" * 8),
     "line 5 of the parameters is no literal": lambda n: codes(n)[0].update(
