@@ -70,7 +70,7 @@ def whole(name: str, value: object, least: int = 1, most: int | None = None, *, 
     Raises:
         InvalidValueError: Anything else; the message gives the range.
 
-    Example:
+    Examples:
         >>> whole("top", 5)
         5
         >>> whole("max_length", 0, of="tokens")

@@ -30,7 +30,7 @@ def resolved(thing: Any) -> Any:
     Args:
         thing: A pydantic model, a dataclass, a mapping, a sequence or a plain value.
 
-    Example:
+    Examples:
         >>> from workbook.training.recipe import Adapter
         >>> resolved(Adapter(rank=4))["alpha"]
         32.0

@@ -65,7 +65,7 @@ def forest(
         InvalidValueError: No row, an absent column, an interval with one end or with ``low`` above ``high``, a label
             twice in a panel, an unknown verdict, or a panel without ``xlabel``.
 
-    Example:
+    Examples:
         >>> rows = pd.DataFrame({"label": ["b over a"], "effect": [1.2], "low": [0.3], "high": [2.0], "threshold": [0]})
         >>> [axes] = forest(rows, title="Difference", xlabel="points").axes
         >>> [text.get_text() for text in axes.get_yticklabels()]

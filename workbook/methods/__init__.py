@@ -74,7 +74,7 @@ def build(method: str, backbone: str | SentenceTransformer = "smollm2-135m", **o
         UnknownNameError: Unknown method, option, backbone, encoder, attention, pooling or template.
         InvalidValueError: A value outside its range, or a decoder that can't be shared.
 
-    Example:
+    Examples:
         >>> model = build("mean", "tiny-llama", attention="bidirectional")
         >>> model.encode(["one text", "another"]).shape
         (2, 32)
@@ -95,7 +95,7 @@ def hybrid(first: SentenceTransformer, second: SentenceTransformer, weight: floa
 
     Source: LENS, section 5.3.
 
-    Example:
+    Examples:
         >>> both = hybrid(build("lens", "tiny-llama"), build("mean", "tiny-llama"))
         >>> both.encode(["one text"]).shape
         (1, 64)
@@ -119,7 +119,7 @@ def recipe(method: str, scale: str, backbone: str = "smollm2-135m") -> Recipe:
     Raises:
         UnknownNameError, ModelNotFoundError: No such method, scale or backbone.
 
-    Example:
+    Examples:
         >>> [stage.name for stage in recipe("llm2vec", "quick", "tiny-llama").stages]
         ['mntp', 'simcse', 'contrastive']
     """
@@ -137,7 +137,7 @@ def options(method: str, scale: str, backbone: str = "smollm2-135m") -> dict[str
     Raises:
         UnknownNameError, ModelNotFoundError: No such method, scale or backbone.
 
-    Example:
+    Examples:
         >>> options("causal2vec", "paper", "tiny-llama")["encoder"]
         'intfloat/e5-base-v2'
     """

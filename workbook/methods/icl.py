@@ -24,7 +24,7 @@ def examples(count: int | None = None) -> dict[str, list[tuple[str, str]]]:
     Raises:
         MissingDataError, DamagedFileError: The data file is absent or not as described.
 
-    Example:
+    Examples:
         >>> {len(pairs) for pairs in examples(2).values()}
         {2}
     """

@@ -31,7 +31,7 @@ def load_embedder(folder: str | os.PathLike, *, trust_remote_code: bool = False,
             that is not there.
         DamagedFileError: A file can't be read, or its content is not what was saved.
 
-    Example:
+    Examples:
         >>> import tempfile, workbook
         >>> folder = tempfile.mkdtemp()
         >>> workbook.build("mean", "tiny-llama").save(folder)

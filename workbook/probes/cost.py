@@ -175,7 +175,7 @@ def index_bytes(vectors: np.ndarray, tops: Sequence[int] = ()) -> pd.DataFrame:
     Raises:
         InvalidValueError: No vectors, a top below 1, or tops for vectors with numbers below 0.
 
-    Example:
+    Examples:
         >>> index_bytes(np.ones((2, 576)), tops=(8,))["bytes"].tolist()
         [2304.0, 1152.0, 576.0, 72.0, 64.0]
     """
@@ -205,7 +205,7 @@ def pareto(rows: pd.DataFrame, cost: str, score: str) -> pd.Series:
         UnknownNameError: No such column.
         InvalidValueError: A number that is not finite.
 
-    Example:
+    Examples:
         >>> pareto(pd.DataFrame({"bytes": [1, 2, 3], "score": [40, 60, 50]}), "bytes", "score").tolist()
         [True, True, False]
     """

@@ -212,7 +212,7 @@ class Recipe(BaseModel):
                 training begins.
             WorkbookError: Values that do not go together.
 
-        Example:
+        Examples:
             >>> recipe = Recipe(stages=(Stage(name="mntp", objective="mntp", steps=9, batch_size=4, max_length=32,
             ...                               learning_rate=1e-4),))
             >>> recipe.changed({"mntp.steps": 5, "mntp.adapter.rank": 8}).stages[0].adapter.rank

@@ -41,7 +41,7 @@ def above_mean(vectors: Any, collection: Any) -> np.ndarray:
     Raises:
         InvalidValueError: As :func:`sparse`, or two numbers of clusters, or an empty collection.
 
-    Example:
+    Examples:
         >>> above_mean([[0.75, 0.5, 0.0]], [[0.75, 0.0, 0.0], [0.75, 0.5, 0.25]]).tolist()
         [[0.0, 1.0, 0.0]]
     """
@@ -61,7 +61,7 @@ def sparse(vectors: Any, top: int) -> list[dict[int, float]]:
     Raises:
         InvalidValueError: ``vectors`` of another shape or with other numbers, or a ``top`` below 1.
 
-    Example:
+    Examples:
         >>> sparse([[0.0, 0.5, 0.25, 0.5]], top=2)
         [{1: 0.5, 3: 0.5}]
     """
@@ -86,7 +86,7 @@ def decode(vectors: Any, words: Mapping[int, Sequence[str]] | Sequence[Sequence[
 
     Source: LENS, table 3.
 
-    Example:
+    Examples:
         >>> decode([[0.0, 0.5, 0.25]], [["a", "an"], ["cat", "cats"], ["sat"]], top=1)
         [[Entry(cluster=1, weight=0.5, words=('cat', 'cats'))]]
     """
