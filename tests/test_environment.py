@@ -49,7 +49,7 @@ def closure(requirements):
 
 
 def test_every_package_is_pinned_and_every_pin_is_needed():
-    needed = closure([*PROJECT["dependencies"], *EXTRAS["notebooks"], *EXTRAS["dev"]])
+    needed = closure([*PROJECT["dependencies"], *EXTRAS["notebooks"], *EXTRAS["dev"], *EXTRAS["book"]])
     needed = {name for name in needed if not name.startswith(CUDA)}
     assert needed | set(map(canonical, EXTRAS["gpu"])) == set(pins())
 
@@ -82,7 +82,7 @@ def test_conda_gives_the_same_environment():
     version = python.removeprefix("python=")
     assert SpecifierSet(PROJECT["requires-python"]).contains(version)
     assert pip == "pip"
-    assert packages["pip"] == ["--constraint constraints.txt", "--editable .[notebooks,dev]"]
+    assert packages["pip"] == ["--constraint constraints.txt", "--editable .[notebooks,dev,book]"]
 
 
 def test_carried_models_are_pinned_by_hash():

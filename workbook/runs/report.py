@@ -79,6 +79,11 @@ def write(folder: str | Path) -> Path:
     return folder / "index.html"
 
 
+def with_formulas(text: str) -> str:
+    """Markdown with its formulas, which stand between dollars, as MathML."""
+    return _FORMULA.sub(lambda found: _mathml(found[1]), text)
+
+
 def _ledger(folder: Path, executed: dict[str, nbformat.NotebookNode]) -> dict[str, Any]:
     """Number of verdicts, claims counted by paper and verdict, judged claims by paper, and what is wrong, if it is."""
     found: dict[str, Any] = {"judged": 0, "counts": [], "papers": {}, "problem": ""}
@@ -147,7 +152,7 @@ def _write_notebook(path: Path, notebook: nbformat.NotebookNode) -> None:
         if cell.cell_type == "markdown":
             heading = next(iter(re.findall(r"^#+ (.+)", cell.source, re.MULTILINE)[::-1]), heading)
             # nbconvert's pages would fetch MathJax
-            cell.source = _FORMULA.sub(lambda found: _mathml(found[1]), cell.source)
+            cell.source = with_formulas(cell.source)
         for output in cell.get("outputs", []):
             if "image/png" in output.get("data", {}):
                 output.metadata.setdefault("image/png", {}).setdefault("alt", f"Figure of the section: {heading}")
