@@ -75,6 +75,7 @@ def book(run, tmp_path_factory):
 
 def test_the_pages_load_nothing_from_elsewhere_and_link_to_what_is_there(book):
     folder, pages, *_ = book
+    assert not [*folder.rglob("*.pyc")]
     assert {"index.html", "figures/index.html", "claims.html", "reference/scale.html"} < pages.keys()
     for name, page in pages.items():
         for tag in page.find_all(lambda tag: "src" in tag.attrs or "href" in tag.attrs):
