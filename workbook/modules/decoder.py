@@ -20,7 +20,7 @@ from ..files import verify_checksums, write_checksums, writing
 from ..resolved import resolved
 from ..templates import Encoded, Template, answer_opening, as_template
 from ..texts import check_text
-from .saving import hub_options
+from .saving import hub_options, loading_options
 
 # What a pass costs besides its tokens, as a number of tokens: on a CPU as measured when SmolLM2-135M trains in float32
 # (in bfloat16, where tokens cost less, a hundred); elsewhere an estimate, from the kernels that a pass starts.
@@ -325,6 +325,9 @@ class Decoder(InputModule):
         model_name_or_path: str,
         subfolder: str = "",
         model_kwargs: dict[str, Any] | None = None,
+        processor_kwargs: dict[str, Any] | None = None,
+        config_kwargs: dict[str, Any] | None = None,
+        backend: str = "torch",
         **kwargs: Any,
     ) -> Decoder:
         """Load from a folder or the hub, in the dtype that was saved, on the CPU.
@@ -335,12 +338,16 @@ class Decoder(InputModule):
             model_name_or_path: The folder of a model, or its name on the hub.
             subfolder: The module's folder in it.
             model_kwargs: Another ``dtype``, or an ``attn_implementation``: by default the one that runs on any device.
+            processor_kwargs: Another ``padding_side``.
+            config_kwargs, backend: Nothing else than sentence-transformers' defaults.
             **kwargs: Options for fetching files from the hub, such as ``revision``; others are ignored.
 
         Raises:
             DamagedFileError: A file does not match its checksum or can't be read.
-            InvalidValueError: Another dtype or attention implementation that does not exist.
+            UnknownNameError: An option that is not honoured; see :func:`~.saving.loading_options`.
+            InvalidValueError: Another dtype, attention implementation, padding side or backend that does not exist.
         """
+        options = loading_options(model_kwargs, processor_kwargs, config_kwargs, backend)
         hub = hub_options(kwargs)
         folder = Path(cls.load_dir_path(model_name_or_path, subfolder=subfolder, **hub))
         verify_checksums(
@@ -348,14 +355,15 @@ class Decoder(InputModule):
             "Save the model again, or copy it again from its source; after an edit on purpose delete checksums.json.",
         )
         config = cls.load_config(model_name_or_path, subfolder=subfolder, **hub)
-        options = dict(model_kwargs or {})
         decoder = backbones.load_decoder(
             folder,
             dtype=options.get("dtype", backbones.load_config(folder).dtype or "auto"),
             attn_implementation=options.get("attn_implementation", "auto"),
             device="cpu",
         )
-        return cls._assembled(folder, decoder, backbones.load_tokenizer(folder), config)
+        tokenizer = backbones.load_tokenizer(folder)
+        tokenizer.padding_side = options.get("padding_side", tokenizer.padding_side)
+        return cls._assembled(folder, decoder, tokenizer, config)
 
     @classmethod
     def _assembled(

@@ -18,6 +18,7 @@ from .loading import load_embedder
 from .saving import hub_options
 
 _PARTS = ("first", "second")
+_PASSED_ON = ("trust_remote_code", "model_kwargs", "processor_kwargs", "config_kwargs", "backend")
 
 
 class Hybrid(InputModule):
@@ -108,12 +109,17 @@ class Hybrid(InputModule):
     def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> Self:
         """Load from a folder or the hub; see ``Module.load``.
 
+        Args:
+            model_name_or_path: The folder of a model, or its name on the hub.
+            subfolder: The module's folder in it.
+            **kwargs: Options of ``SentenceTransformer``, such as ``trust_remote_code`` and ``model_kwargs``, which both
+                embedders get, and of fetching files from the hub.
+
         Raises:
-            DamagedFileError, InvalidValueError: As :func:`~.loading.load_embedder`; ``trust_remote_code`` is one of
-                ``kwargs``.
+            DamagedFileError, InvalidValueError, UnknownNameError: As :func:`~.loading.load_embedder`.
         """
         hub = hub_options(kwargs)
         folder = Path(cls.load_dir_path(model_name_or_path, subfolder=subfolder, **hub))
-        trusted = kwargs.get("trust_remote_code", False)
-        models = [load_embedder(folder / part, trust_remote_code=trusted, device="cpu") for part in _PARTS]
+        options = {name: kwargs[name] for name in _PASSED_ON if name in kwargs}
+        models = [load_embedder(folder / part, device="cpu", **options) for part in _PARTS]
         return cls(*models, **cls.load_config(model_name_or_path, subfolder=subfolder, **hub))

@@ -29,6 +29,7 @@ def load_embedder(folder: str | os.PathLike, *, trust_remote_code: bool = False,
     Raises:
         InvalidValueError: The model needs other code, which was not allowed (the message names the class), or a device
             that is not there.
+        UnknownNameError: An option that the model does not honour; see :func:`~.saving.loading_options`.
         DamagedFileError: A file can't be read, or its content is not what was saved.
 
     Examples:
@@ -40,7 +41,7 @@ def load_embedder(folder: str | os.PathLike, *, trust_remote_code: bool = False,
     """
     folder = Path(folder)
     backbones.capability(options.get("device"))  # refuses one that is not there
-    model_kwargs = {"use_safetensors": True} | options.pop("model_kwargs", {})  # nothing is unpickled
+    model_kwargs = {"use_safetensors": True} | (options.pop("model_kwargs", None) or {})  # nothing is unpickled
     with backbones.loading(folder, "a model that sentence-transformers can load", backbones.TRUST):
         if not trust_remote_code:
             _refuse_activations(folder)

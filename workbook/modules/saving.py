@@ -11,17 +11,76 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers.base.modules.module import Module
 
 from .. import backbones
-from ..errors import DamagedFileError
+from ..errors import DamagedFileError, InvalidValueError, UnknownNameError
 from ..files import verify_checksums, write_checksums, writing
 
 WEIGHTS = "model.safetensors"
+_FETCHING = ("token", "cache_folder", "revision", "local_files_only")
+_PLACED = "A model lies whole, in full precision, on the device that device= names."
 
 
 def hub_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """The loading options of a module that say how its files are fetched from a hub."""
-    return {
-        name: options[name] for name in ("token", "cache_folder", "revision", "local_files_only") if name in options
-    }
+    return {name: options[name] for name in _FETCHING if name in options}
+
+
+def loading_options(
+    model_kwargs: Mapping[str, Any] | None = None,
+    processor_kwargs: Mapping[str, Any] | None = None,
+    config_kwargs: Mapping[str, Any] | None = None,
+    backend: str = "torch",
+) -> dict[str, Any]:
+    """The options of ``SentenceTransformer(folder, ..)`` that a decoder honours; all others are refused by name.
+
+    Args:
+        model_kwargs: ``dtype`` (``auto`` for the saved one) and ``attn_implementation``. ``use_safetensors`` can only
+            be True: no other weights are saved.
+        processor_kwargs: ``padding_side``, ``left`` or ``right``.
+        config_kwargs: Nothing: the configuration belongs to the weights.
+        backend: ``torch``.
+
+    Returns:
+        Those of ``dtype``, ``attn_implementation`` and ``padding_side`` that say something.
+
+    Raises:
+        UnknownNameError: An option that is not honoured.
+        InvalidValueError: Another backend, padding side or format of weights.
+    """
+    if backend != "torch":
+        raise InvalidValueError("backend", "torch, the only one that runs these modules", backend)
+    fetching = (*_FETCHING, "trust_remote_code")  # added by sentence-transformers; see is_converted
+    model_kwargs, processor_kwargs, config_kwargs = (
+        {name: value for name, value in (given or {}).items() if name not in fetching}
+        for given in (model_kwargs, processor_kwargs, config_kwargs)
+    )
+    for name, given, known, hint in (
+        ("model_kwargs", model_kwargs, ("dtype", "attn_implementation", "use_safetensors"), _PLACED),
+        ("processor_kwargs", processor_kwargs, ("padding_side",), "For the longest input set model.max_seq_length."),
+    ):
+        for option in given:
+            if option not in known:
+                raise UnknownNameError(f"option in {name}", option, known, hint)
+    if config_kwargs:
+        hint = "The configuration belongs to the weights; build another model with workbook.build."
+        raise InvalidValueError("config_kwargs", "nothing", config_kwargs, hint)
+    options = model_kwargs | processor_kwargs
+    if (safe := options.pop("use_safetensors", None)) not in (None, True):
+        raise InvalidValueError("use_safetensors", "True: weights are read as safetensors alone", safe)
+    options = {name: value for name, value in options.items() if value not in (None, "auto")}
+    if (side := options.get("padding_side", "right")) not in ("left", "right"):
+        raise InvalidValueError("padding_side", "left or right", side)
+    return options
+
+
+def is_converted(model_kwargs: Mapping[str, Any] | None) -> bool:
+    """Whether sentence-transformers turns the model into one of another type, such as a SparseEncoder.
+
+    It then adds to the options of each part how files are fetched.
+
+    Args:
+        model_kwargs: As a module's ``load`` gets them.
+    """
+    return "trust_remote_code" in (model_kwargs or {})
 
 
 class SavedModule(Module):

@@ -1,0 +1,64 @@
+"""What users of sentence-transformers do by habit is honoured, or refused by name."""
+
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+
+import workbook
+from workbook.errors import InvalidValueError, UnknownNameError
+from workbook.modules import load_embedder
+
+TEXTS = ["A kitten is dozing.", "Sort a list of names by date."]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mean")
+    workbook.build("mean", "tiny-llama", dtype="float32", device="cpu").save(str(folder))
+    return folder
+
+
+def load(folder, **options):
+    return SentenceTransformer(str(folder), trust_remote_code=True, device="cpu", **options)
+
+
+def test_settings_are_honoured(saved):
+    model = load(
+        saved,
+        model_kwargs={"dtype": "bfloat16", "attn_implementation": "eager", "use_safetensors": True},
+        processor_kwargs={"padding_side": "left"},
+    )
+    assert model[0].decoder.dtype is torch.bfloat16
+    assert model[0].decoder.config._attn_implementation == "eager"
+    assert model.preprocess(TEXTS)["attention_mask"][0, 0] == 0
+    plain = load(saved, model_kwargs={"dtype": "auto"}, processor_kwargs={}, config_kwargs={}, backend="torch")
+    assert plain[0].decoder.dtype is torch.float32  # as saved
+    assert plain.preprocess(TEXTS)["attention_mask"][0, 0] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"backend": "onnx"}, "backend: expected torch.*'onnx'"),
+        ({"model_kwargs": {"quantization_config": "4bit"}}, "'quantization_config'.*dtype, attn_implementation"),
+        ({"model_kwargs": {"device_map": "auto"}}, "'device_map'.*device= names"),
+        ({"model_kwargs": {"torch_dtype": "float16"}}, "Did you mean 'dtype'"),
+        ({"model_kwargs": {"use_safetensors": False}}, "use_safetensors: expected True"),
+        ({"processor_kwargs": {"model_max_length": 4}}, "'model_max_length'.*max_seq_length"),
+        ({"processor_kwargs": {"padding_side": "middle"}}, "padding_side: expected left or right"),
+        ({"config_kwargs": {"num_hidden_layers": 1}}, "config_kwargs: expected nothing.*num_hidden_layers"),
+    ],
+)
+def test_other_settings_are_refused_by_name(saved, options, said):
+    for loaded in (load, load_embedder):
+        with pytest.raises((InvalidValueError, UnknownNameError), match=f"(?s){said}"):
+            loaded(saved, **options)
+
+
+def test_both_parts_of_a_hybrid_get_the_settings(saved, tmp_path):
+    part = load(saved)
+    workbook.hybrid(part, part).save(str(tmp_path))
+    model = load(tmp_path, model_kwargs={"dtype": "bfloat16"})
+    assert model[0].first.dtype is model[0].second.dtype is torch.bfloat16
+    with pytest.raises(UnknownNameError, match="device_map"):
+        load(tmp_path, model_kwargs={"device_map": "auto"})
