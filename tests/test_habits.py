@@ -1,12 +1,14 @@
 """What users of sentence-transformers do by habit is honoured, or refused by name."""
 
+import numpy as np
 import pytest
 import torch
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import SentenceTransformer, SparseEncoder
 
 import workbook
 from workbook.errors import InvalidValueError, UnknownNameError
-from workbook.modules import load_embedder
+from workbook.modules import LexiconEncoder, load_embedder
+from workbook.vocabulary.sparse import decode
 
 TEXTS = ["A kitten is dozing.", "Sort a list of names by date."]
 
@@ -62,3 +64,37 @@ def test_both_parts_of_a_hybrid_get_the_settings(saved, tmp_path):
     assert model[0].first.dtype is model[0].second.dtype is torch.bfloat16
     with pytest.raises(UnknownNameError, match="device_map"):
         load(tmp_path, model_kwargs={"device_map": "auto"})
+
+
+@pytest.fixture(scope="module")
+def lens():
+    return workbook.build("lens", "tiny-llama", dtype="float32", device="cpu")
+
+
+def test_a_lexicon_model_decodes_its_clusters_as_a_sparse_encoder(lens, tmp_path):
+    lens.save(str(tmp_path / "lens"))
+    model = LexiconEncoder(str(tmp_path / "lens"), trust_remote_code=True, device="cpu")
+    vectors = model.encode(TEXTS)
+    assert vectors.is_sparse
+    np.testing.assert_allclose(vectors.to_dense().numpy(), lens.encode(TEXTS), atol=1e-6)
+    expected = [
+        [("|".join(entry.words), entry.weight) for entry in row]
+        for row in decode(vectors.to_dense(), lens[1].words(lens.tokenizer), top=3)
+    ]
+    assert model.decode(vectors, top_k=3) == expected
+    assert model.decode(vectors[0], top_k=3) == expected[0]
+    assert len(model.decode(vectors)[0]) == int((vectors[0].to_dense() > 0).sum())
+    model.save(str(tmp_path / "again"))
+    np.testing.assert_array_equal(load(tmp_path / "again").encode(TEXTS), vectors.to_dense().numpy())
+
+
+def test_other_sparse_encoders_are_refused(lens, saved, tmp_path):
+    lens.save(str(tmp_path))
+    with pytest.raises(InvalidValueError, match=r"LexiconEncoder.*random weights"):
+        SparseEncoder(str(tmp_path), trust_remote_code=True, device="cpu")
+    with pytest.raises(InvalidValueError, match="ends with Lexicon pooling, got 'Pooling'"):
+        LexiconEncoder(str(saved), trust_remote_code=True, device="cpu")
+    with pytest.raises(InvalidValueError, match="embeddings: expected a tensor"):
+        LexiconEncoder(modules=[*lens], device="cpu").decode(torch.ones(2, 3))
+    # An autoencoder behind a dense model is what one trains there.
+    assert len(list(SparseEncoder(str(saved), trust_remote_code=True, device="cpu"))) == 3

@@ -14,6 +14,7 @@ from .contextual import ContextualDecoder, ContextualPooling, ContextualTokens, 
 from .decoder import Decoder
 from .hybrid import Hybrid
 from .lexicon import Lexicon, lexicon_of
+from .lexicon_encoder import LexiconEncoder
 from .loading import load_embedder
 from .pooling import POOLINGS as _PLAIN
 from .pooling import Pooling
@@ -31,6 +32,7 @@ __all__ = [
     "Hybrid",
     "LatentAttention",
     "Lexicon",
+    "LexiconEncoder",
     "Pooling",
     "SelfAttention",
     "encoder_options",

@@ -15,7 +15,7 @@ from ..errors import InvalidValueError, UnknownNameError
 from ..vocabulary.clusters import CLUSTERS, Clusters, check_flags, clusters_of, token_text
 from .pooling import refuse_empty
 from .projection import max_logits, sum_weights
-from .saving import SavedModule
+from .saving import SavedModule, is_converted
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -155,6 +155,22 @@ class Lexicon(SavedModule):
         mask = pooled_positions(features.get("pooling_mask", real), real, self.pooling)
         refuse_empty(mask)
         return states, mask
+
+    @classmethod
+    def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> Self:
+        """Load from a folder or the hub; see :meth:`.SavedModule.load`.
+
+        Raises:
+            DamagedFileError: As :meth:`.SavedModule.load`.
+            InvalidValueError: The model is read as a SparseEncoder, which would put an autoencoder with random weights
+                behind it.
+        """
+        if is_converted(kwargs.get("model_kwargs")):
+            raise InvalidValueError(
+                "a lexicon model", "workbook.modules.LexiconEncoder, or SentenceTransformer", "SparseEncoder",
+                "It would put an autoencoder with random weights behind the model, and decode clusters as tokens.",
+            )  # fmt: skip
+        return super().load(model_name_or_path, subfolder=subfolder, **kwargs)
 
     @classmethod
     def _unfilled(cls, config: dict[str, Any], weights: dict[str, torch.Tensor]) -> Self:
