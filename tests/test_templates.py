@@ -1,4 +1,5 @@
 import copy
+import re
 from functools import cache
 
 import pytest
@@ -8,6 +9,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
 from workbook import backbones, build
+from workbook.corpora import authored
 from workbook.errors import InvalidValueError, UnknownNameError
 from workbook.modules import Decoder, Pooling
 from workbook.templates import CONTEXT, TEMPLATES, Piece, Template, get_template
@@ -357,3 +359,35 @@ def test_a_contextual_token_is_never_the_first(instruction):
     tokenizer.bos_token = None
     [row] = get_template("causal2vec").encode(tokenizer, ["a cat"], None, 64, 1)
     assert row.input_ids[0] == CONTEXT
+
+
+WRITTEN_OUT = "Instruct: Find the note that answers\nQuery: "
+
+
+@pytest.mark.parametrize("name", ["nv-embed", "nv-embed-released", "echo", "lens", "icl", "gritlm", "causal2vec-chat"])
+@pytest.mark.parametrize(
+    ("prompt", "mark"),
+    [
+        (WRITTEN_OUT, "Instruct:"),
+        ("Find the note that answers\nQuery:", "Query:"),
+        ("<instruct>Find the note that answers\n<query>", "<instruct>"),
+        ("<|user|>\nFind the note that answers\n<|embed|>\n", "<|user|>"),
+    ],
+)
+def test_a_prompt_is_not_laid_out_twice(name, prompt, mark):
+    with pytest.raises(InvalidValueError, match=f"bare instruction, which the template lays out.*{re.escape(mark)}"):
+        TEMPLATES[name].encode(tiny_tokenizer(), ["a text"], prompt, 512, contextual_tokens=1)
+
+
+@pytest.mark.parametrize("name", ["plain", "eos", "causal2vec", "causal2vec-before"])
+def test_a_template_without_marks_takes_a_prompt_as_it_is_written(name):
+    rows = TEMPLATES[name].encode(tiny_tokenizer(), ["a text"], WRITTEN_OUT, 512, contextual_tokens=1)
+    read = tiny_tokenizer().decode([token for token in rows[0].input_ids if token != CONTEXT])
+    assert read.count("Instruct:") == 1
+
+
+@pytest.mark.parametrize("paper", authored.PAPERS)
+def test_no_instruction_of_a_paper_is_taken_for_one_that_is_laid_out(paper):
+    for instruction in set(authored.instructions(paper)["instruction"]):
+        for name in ("nv-embed", "echo", "lens"):
+            TEMPLATES[name].encode(tiny_tokenizer(), ["a text"], instruction, 2_000)

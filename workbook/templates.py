@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 CONTEXT = -1
 """The id of a contextual token, which is not a word: no tokenizer gives it, and no table of embeddings has it."""
 _SPECIAL = ("{bos}", "{eos}", "{context}")
+_WRITTEN_OUT = re.compile(
+    r"^\s*(instruct(ion)?:|<instruct>|<\|user\|>|\[INST\])|(\n\s*query:|<query>|<\|embed\|>)\s*$", re.IGNORECASE
+)
+"""The marks that published templates put in front of an instruction, and behind it."""
 
 
 class Piece(NamedTuple):
@@ -129,10 +133,17 @@ class Template(BaseModel):
 
         Raises:
             InvalidValueError: The template's own tokens alone fill ``max_length``; with ``words_only``, a text of
-                special tokens; or a text without any token where the tokenizer has no EOS.
+                special tokens; a text without any token where the tokenizer has no EOS; or an instruction that is
+                already laid out, where the template would do so again.
         """
         instruction = (instruction or "").strip()
         pieces = self.instructed if instruction else self.plain
+        if (found := _WRITTEN_OUT.search(instruction)) and self._has_marks():
+            layout = "".join(piece.string for piece in self.instructed if "{instruction}" in piece.string)
+            raise InvalidValueError(
+                "instruction (prompt)", f"the bare instruction, which the template lays out as {layout!r}", instruction,
+                f"Leave {found[0].strip()!r} out, or build with template='plain', which adds nothing.",
+            )  # fmt: skip
         if self.words_only:
             _refuse_markup(tokenizer, texts)
         groups = self._groups(pieces, tokenizer)
@@ -152,6 +163,13 @@ class Template(BaseModel):
             tokens = np.concatenate(parts)
             rows.append(Encoded(tokens["id"].tolist(), tokens["pooled"].astype(int).tolist()))
         return rows
+
+    def _has_marks(self) -> bool:
+        """True if the instruction stands among words or marks of the template's own."""
+        return any(
+            "{instruction}" in (string := piece.string) and string.strip() != "{instruction}"
+            for piece in self.instructed
+        )
 
     def closes(self, tokenizer: PreTrainedTokenizerBase) -> bool:
         """True if the last pooled token is of the suffix; otherwise it is one of the text's own."""
