@@ -137,3 +137,23 @@ def test_a_notebook_starts_without_sentence_transformers():
     program = "import sys, workbook.runs.notebook; print('sentence_transformers' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert result.stdout.split() == ["False"]
+
+
+def test_every_part_is_reached_after_import_workbook():
+    parts = ["evaluation", "probes", "modules", "templates", "figures"]
+    program = f"import workbook; print(*(getattr(workbook, part).__name__ for part in {parts})); workbook.nothing"
+    result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert result.stdout.split() == [f"workbook.{part}" for part in parts]
+    assert "has no attribute 'nothing'. Its parts are: attention" in result.stderr
+    import workbook
+
+    assert {*RANK} <= {*dir(workbook)}
+    assert (ROOT / "workbook" / "py.typed").is_file()
+
+
+def test_options_of_build_are_typed():
+    from dataclasses import fields
+
+    from workbook.methods.chain import LOADING, Chain, Options
+
+    assert [*Options.__annotations__] == [*(one.name for one in fields(Chain)), "seed", *LOADING]

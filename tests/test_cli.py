@@ -110,6 +110,25 @@ def test_claims(workbook, tmp_path):
     assert out.endswith(f"Ledger: {tmp_path / 'ledger.json'}, {tmp_path / 'ledger.csv'}\n")
 
 
+def test_version_and_help(workbook):
+    assert workbook("--version") == (0, f"workbook {package.__version__}\n", "")
+    code, out, err = workbook("--help")
+    assert (code, err) == (0, "")
+    assert "Five ways to turn" in out  # not the docstring of what takes the options
+    assert "--install-completion" in out
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands(shell):
+    words = {"COMP_WORDS": "workbook eval", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "workbook eval"}
+    environment = (
+        os.environ | words | {"_WORKBOOK_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    )
+    program = "import sys; sys.argv = ['workbook']; from workbook.cli import main; main()"
+    ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert "evaluate" in ran.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from . import __version__
 from .errors import InvalidValueError, ModelNotFoundError, WorkbookError
 from .files import ROOT
 from .scale import SCALES, get_scale, live_scale
@@ -27,7 +28,6 @@ app = typer.Typer(
     epilog="Exit codes: 0 all went well; 1 a notebook failed, or can't run here; 2 a wrong argument, file or folder; "
     "130 interrupted.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -45,6 +45,21 @@ def main() -> None:
     except WorkbookError as error:
         print(f"Error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"workbook {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Take the options that come before a command."""
 
 
 @app.command()

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from ..errors import UnknownNameError
 from ..scale import get_scale
 from ..training.recipe import Recipe
 from . import anchor, causal2vec, gritlm, icl, lens, llm2vec, nv_embed
-from .chain import Chain
+from .chain import Chain, Options
 from .stages import contrastive, fitted
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-__all__ = ["METHODS", "Chain", "Method", "build", "fitted", "get", "hybrid", "options", "recipe"]
+__all__ = ["METHODS", "Chain", "Method", "Options", "build", "fitted", "get", "hybrid", "options", "recipe"]
 
 
 class Method(NamedTuple):
@@ -52,7 +52,9 @@ METHODS: dict[str, Method] = {
 }
 
 
-def build(method: str, backbone: str | SentenceTransformer = "smollm2-135m", **options: Any) -> SentenceTransformer:
+def build(
+    method: str, backbone: str | SentenceTransformer = "smollm2-135m", **options: Unpack[Options]
+) -> SentenceTransformer:
     """Build the untrained embedder of a method on a backbone.
 
     The decoder's attention is measured, once per process for each kind of decoder and its settings. An embedder that is

@@ -4,17 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ..errors import InvalidValueError, UnknownNameError
 from ..resolved import resolved, resolved_options
 from ..templates import Template, as_template
 
 if TYPE_CHECKING:
+    import torch
     from sentence_transformers import SentenceTransformer
 
 LOADING = ("dtype", "attn_implementation", "device")
 """Options that say how a backbone is loaded, not what is built on it."""
+
+
+class Options(TypedDict, total=False):
+    """The options of :func:`workbook.build`, for editors and type checkers; see :class:`Chain` and :data:`LOADING`."""
+
+    pooling: str
+    pooling_options: Mapping[str, Any]
+    attention: str
+    template: str | Mapping[str, Any] | Template
+    max_length: int
+    suffix: str
+    examples: Mapping[str, Any]
+    encoder: str | None
+    encoder_options: Mapping[str, Any]
+    vector_behind_bos: bool
+    seed: int
+    dtype: str | torch.dtype
+    attn_implementation: str
+    device: str | None
 
 
 @dataclass(frozen=True)
