@@ -4,6 +4,7 @@ import contextlib
 import os
 import pty
 import re
+import shutil
 import subprocess
 import sys
 
@@ -142,6 +143,13 @@ def test_a_shell_completes_commands(shell):
         (["report", "SOURCE"], "Expected a run's manifest.json in"),
         (["claims", "--scale", "huge"], "Unknown scale 'huge'"),
         (["evaluate", "SOURCE"], "Expected a saved sentence-transformers model"),
+        (
+            ["evaluate", "smollm2-135m"],
+            "an embedder, got 'the language model smollm2-135m'. Name a method, such as mean",
+        ),
+        (["evaluate", "llm2wec"], "Unknown model 'llm2wec'. Did you mean 'llm2vec'?"),
+        (["evaluate", "minilm", "--backbone", "tiny-llama"], "backbone: expected a method beside it"),
+        (["evaluate", "mean", "--no-cache", "--mteb-results", "SOURCE"], "--mteb-results: expected --cache"),
         (["evaluate", "SOURCE", "--scale", "tiny"], "Unknown scale 'tiny'"),
         (["walk"], "No such command 'walk'"),
     ],
@@ -199,6 +207,38 @@ def evaluating(workbook, saved, no_results, tmp_path):
 
 OWN = ["TopicClustering", "ReviewClassification", "ParaphraseLadder"]
 """The tasks of suite other, which need no corpus."""
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [("mean", ["--backbone", "tiny-llama"]), ("minilm", [])],
+)
+def test_evaluate_takes_names_and_writes_what_mteb_reads(workbook, no_results, tmp_path, model, options):
+    folder = tmp_path / "results"
+    asked = ("evaluate", model, *options, "--scale", "quick", "--suite", "ParaphraseLadder")
+    code, out, err = workbook(*asked, "-o", tmp_path / "table.csv", "--mteb-results", folder)
+    assert (code, err) == (0, "")
+    assert out.endswith(f"Results of mteb: {folder}\n")
+    row = pd.read_csv(tmp_path / "table.csv").iloc[0]
+    assert row["model"] == model
+    for _ in range(2):  # the second time from what is kept
+        (found,) = mteb.ResultCache(folder).load_results(validate_and_filter=False)
+        assert found.model_name == f"workbook/{model}"
+        assert [100 * one.get_score() for one in found.task_results] == pytest.approx([row["score"]], abs=1e-3)
+        workbook(*asked, "--mteb-results", folder)
+
+
+def test_a_hub_id_is_read_from_its_cache(saved, tmp_path):
+    """In a process of its own: where the cache lies is read once."""
+    snapshot = tmp_path / "models--someone--their-model" / "snapshots" / "0123abc"
+    shutil.copytree(saved, snapshot)
+    (tmp_path / "models--someone--their-model" / "refs").mkdir()
+    (tmp_path / "models--someone--their-model" / "refs" / "main").write_text("0123abc")
+    program = "from workbook import embedders; one = embedders.load('someone/their-model', device='cpu')\n"
+    program += "print(one.name, one.method, len(one.key), one.model.encode(['a text']).shape)"
+    environment = os.environ | {"HF_HUB_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert ran.stdout == "someone/their-model None 64 (1, 32)\n", ran.stderr
 
 
 @pytest.fixture

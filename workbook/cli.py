@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import __version__
-from .errors import InvalidValueError, ModelNotFoundError, WorkbookError
+from .errors import InvalidValueError, WorkbookError
 from .files import ROOT
 from .scale import SCALES, get_scale, live_scale
 
@@ -308,7 +308,13 @@ def record(
 
 @app.command()
 def evaluate(
-    model: Annotated[Path, typer.Argument(metavar="MODEL_DIR", help="Folder of a saved model.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="Folder of a saved model, a method (untrained), the carried encoder minilm, or a Hub id.",
+        ),
+    ],
     suite: Annotated[
         list[str] | None,
         typer.Option(help="Suite of tasks, or any mteb task; may be repeated; both offline suites if not given."),
@@ -316,6 +322,13 @@ def evaluate(
     scale: ScaleOption = "cpu",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Also write the table there, as CSV, task by task.")
+    ] = None,
+    mteb_results: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Also write mteb's own result files there, as its leaderboard reads them."),
+    ] = None,
+    backbone: Annotated[
+        str | None, typer.Option(help="Backbone of a method: carried model, folder or Hub id; by default smollm2-135m.")
     ] = None,
     instructions: Annotated[
         str,
@@ -342,44 +355,44 @@ def evaluate(
         ),
     ] = False,
 ) -> None:
-    """Evaluate a saved model on suites of tasks; scores are points with 95% intervals.
+    """Evaluate a model on suites of tasks; scores are points with 95% intervals.
 
     A stopped command continues at the task where it was.
     """
     get_scale(scale)
-    if not (model / "modules.json").is_file():
-        raise ModelNotFoundError(
-            f"Expected a saved sentence-transformers model in {model} (a folder with modules.json), found none. "
-            "Give the folder that training or model.save wrote."
-        )
+    if mteb_results and not cache:
+        raise InvalidValueError("--mteb-results", "--cache", "--no-cache", "The files come from what is kept.")
     from transformers.utils import logging as transformers_logging
 
-    from . import backbones, evaluation
-    from .modules import load_embedder
-    from .training.folder import method_of
+    from . import embedders, evaluation
 
     # The output is a table: no loading bars, and no word on the dtype, which was chosen by measured capability.
     transformers_logging.disable_progress_bar()
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
     several = devices.split(",") if devices else []
-    embedder = load_embedder(model, trust_remote_code=trust_remote_code, device=several[0] if several else None)
+    one = embedders.load(
+        model, backbone=backbone, device=several[0] if several else None, trust_remote_code=trust_remote_code
+    )
     table = evaluation.evaluate(
-        embedder,
+        one.model,
         suite or evaluation.OFFLINE_SUITES,
         scale=scale,
-        instructions=evaluation.instructions_of(instructions, method_of(model)),
-        name=model.resolve().name,
+        instructions=evaluation.instructions_of(instructions, one.method),
+        name=one.name,
         batch_size=batch_size,
         max_length=max_length,
         devices=several if len(several) > 1 else (),
-        key=backbones.content_sha256(str(model.resolve())) if cache else None,
+        key=one.key if cache else None,
         table=output,
+        mteb_results=mteb_results,
     )
     for part in (table, evaluation.average(table)):
         if len(part):
             print(part.to_string(index=False, float_format=lambda number: f"{number:.1f}"))
     if output:
         print(f"Table: {output}")
+    if mteb_results:
+        print(f"Results of mteb: {mteb_results}")
 
 
 @app.command()

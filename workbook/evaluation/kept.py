@@ -11,9 +11,10 @@ import mteb
 import numpy as np
 import torch
 from datasets import Dataset
+from mteb.abstasks.aggregated_task import AbsTaskAggregate
 from mteb.models import ModelMeta
 
-from ..files import atomic_file, cache_path
+from ..files import atomic_file, cache_path, writing
 from ..resolved import digest
 from .outcomes import Outcomes
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pandas as pd
+    from sentence_transformers import SentenceTransformer
 
 _PLAIN = [one.name for one in fields(Outcomes) if one.init]
 
@@ -69,6 +71,23 @@ class Kept:
         # mteb takes every .json there for a result.
         return self.cache.get_task_result_path(task.metadata.name, meta).with_suffix(".outcomes")
 
+    def export(self, task: Any, kept: ModelMeta, meta: ModelMeta, folder: Path) -> None:
+        """Write a task's result as mteb writes it, into ``results`` in a folder that ``mteb.ResultCache`` reads.
+
+        Args:
+            task: An mteb task; of several in one, the result of each is written.
+            kept: The name under which the result is kept.
+            meta: The model, under the name that the files have.
+            folder: The folder.
+
+        Raises:
+            OutputError: The folder can't be written.
+        """
+        with writing(folder):
+            for name in dict.fromkeys([task.metadata.name, *(one.metadata.name for one in _parts(task))]):
+                if result := self.cache.load_task_result(name, kept):
+                    mteb.ResultCache(folder).save_to_cache(result, meta)
+
     @staticmethod
     def load(path: Path) -> tuple[Outcomes, float] | None:
         """The outcomes of a task, and the seconds that it took; None if they are not there or can't be read.
@@ -99,6 +118,22 @@ class Kept:
         plain |= {name: value.tolist() for name, value in plain.items() if isinstance(value, np.ndarray)}
         with atomic_file(path) as temporary:
             temporary.write_text(json.dumps(plain | {"seconds": seconds}), encoding="utf-8")
+
+
+def meta_of(model: SentenceTransformer, name: str, key: str) -> ModelMeta:
+    """A model as mteb describes it.
+
+    Args:
+        model: The model.
+        name: Its name; without an owner, ``workbook`` stands for one.
+        key: Hash of its content, which stands for the revision.
+    """
+    meta = ModelMeta.from_sentence_transformer_model(model, fill_missing=None)
+    return meta.model_copy(update={"name": name if "/" in name else f"workbook/{name}", "revision": key[:24]})
+
+
+def _parts(task: Any) -> list[Any]:
+    return task.metadata.tasks if isinstance(task, AbsTaskAggregate) else []
 
 
 def _content(data: Any) -> Any:

@@ -40,6 +40,7 @@ def evaluate(
     devices: Sequence[str] = (),
     key: str | None = None,
     table: Path | None = None,
+    mteb_results: Path | None = None,
     progress: bool | None = None,
 ) -> pd.DataFrame:
     """Evaluate a model on a suite through mteb.
@@ -69,6 +70,8 @@ def evaluate(
         key: Hash of the model's content. With it, results are kept in the cache (:class:`~.kept.Kept`), and what is
             there is not computed again; None keeps nothing.
         table: A CSV file, written again with a row more after every task.
+        mteb_results: A folder for mteb's own result files, as ``mteb.ResultCache`` and the leaderboard read them, under
+            the model's name and its ``key``, which is needed.
         progress: Whether to show a bar over the tasks; None for in a terminal and in a notebook.
 
     Returns:
@@ -88,6 +91,8 @@ def evaluate(
         raise InvalidValueError("model", "a SentenceTransformer", model, "workbook.build(method) makes one.")
     batch_size, seed = whole("batch_size", batch_size), whole("seed", seed, 0)
     max_length = None if max_length is None else whole("max_length", max_length, of="tokens")
+    if mteb_results and key is None:
+        raise InvalidValueError("mteb_results", "a key of the model beside it", None, "They come from what is kept.")
     scale = scale if isinstance(scale, Scale) else get_scale(scale)
     names, asked = task_names(suite), [suite] if isinstance(suite, str) else list(suite)
     first = next(iter(model), None)
@@ -111,7 +116,7 @@ def evaluate(
         bar = stack.enter_context(_bar(len(found), label, progress))
         from .encoder import Encoder
         from .items import outcomes_of
-        from .kept import Kept
+        from .kept import Kept, meta_of
 
         dtype = next(model.parameters()).dtype
         for length, group in groupby(found, key=lambda task: max_length or _length(task, scale)):
@@ -123,6 +128,8 @@ def evaluate(
                     bar.set_postfix_str(task.metadata.name)
                     result, seconds = outcomes_of(task, encoder, kept)
                     outcomes[task.metadata.name] = result
+                    if mteb_results:
+                        kept.export(task, encoder.mteb_model_meta, meta_of(model, label, key), mteb_results)
                     score = effect({"it": 1.0}, {"it": Quantity.of(result)}, scale.resamples, seed)
                     rows.append(
                         {
