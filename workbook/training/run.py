@@ -13,6 +13,7 @@ import torch
 
 from ..errors import InvalidValueError, whole
 from ..modules import Decoder
+from ..modules.card import card_of
 from ..resolved import digest
 from .devices import take_device
 from .stage import StageRun, check_reports, versions
@@ -151,6 +152,7 @@ class Training:
                 rows = log[log[measured[0]].notna()][["stage", "step", "tokens", "seconds", *measured]]
                 curve.append(rows.rename(columns=lambda name: name.removeprefix("measured/")))
             manifest["stages"][one.stage.name] = made
+        card_of(self.model).add_training(manifest)
         empty = pd.DataFrame(columns=LOG)
         return Trained(
             self.model.eval(),
