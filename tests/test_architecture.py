@@ -12,7 +12,7 @@ LAYERS = (
     {"errors"},
     {"files", "precision", "resolved", "scale", "texts", "tiny"},
     {"backbones", "corpora"},
-    {"attention", "templates", "vocabulary"},
+    {"adapters", "attention", "templates", "vocabulary"},
     {"modules"},
     {"objectives"},
     {"data"},
@@ -144,7 +144,7 @@ def test_every_part_is_reached_after_import_workbook():
     program = f"import workbook; print(*(getattr(workbook, part).__name__ for part in {parts})); workbook.nothing"
     result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert result.stdout.split() == [f"workbook.{part}" for part in parts]
-    assert "has no attribute 'nothing'. Its parts are: attention" in result.stderr
+    assert "has no attribute 'nothing'. Its parts are: adapters" in result.stderr
     import workbook
 
     assert {*RANK} <= {*dir(workbook)}

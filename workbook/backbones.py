@@ -12,7 +12,7 @@ import json
 import os
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
@@ -165,7 +165,7 @@ def resolve(name: str) -> Path:
     if name in CARRIED:
         return _carried_folder(name)
     if str(name).count("/") == 1 and not str(name).startswith((".", "/", "~")):
-        return _hub_folder(str(name))
+        return hub_folder(str(name), _complete)
     raise UnknownNameError(
         "backbone",
         name,
@@ -533,15 +533,24 @@ def _checked_folder(folder: Path, hint: str = "Restore the file or the folder fr
     return folder
 
 
-def _hub_folder(name: str) -> Path:
-    """Snapshot folder of a Hugging Face model: the local cache first, then the network unless offline was asked for."""
+def hub_folder(name: str, complete: Callable[[Path], bool]) -> Path:
+    """Snapshot folder of a Hugging Face model: the local cache first, then the network unless offline was asked for.
+
+    Args:
+        name: Its id, ``owner/model``.
+        complete: Whether a folder holds all of it; an interrupted download leaves some out.
+
+    Raises:
+        InvalidValueError: An impossible id.
+        ModelNotFoundError: It is not in the cache, and the Hub does not give it.
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "*/config.json"]
     try:
         folder = Path(snapshot_download(name, allow_patterns=patterns, local_files_only=True))
-        if _complete(folder):
+        if complete(folder):
             return folder
     except HFValidationError as error:
         raise InvalidValueError("backbone", "a Hugging Face id owner/model", name, str(error)) from error
@@ -559,7 +568,7 @@ def _hub_folder(name: str) -> Path:
 
 
 def _complete(folder: Path) -> bool:
-    """True if a snapshot holds all its weights: an interrupted download leaves some of them out."""
+    """True if a snapshot holds all its weights."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         return all((folder / shard).is_file() for shard in json.loads(index.read_text())["weight_map"].values())

@@ -277,6 +277,22 @@ def train(
 
 
 @app.command()
+def adapters(
+    model: Annotated[Path, typer.Argument(metavar="MODEL_DIR", help="Folder that train wrote.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the adapters, absent or empty.")],
+) -> None:
+    """Write the low-rank adapters of each stage of a training as folders that peft reads.
+
+    They are merged into the trained model's weights. On the backbone, in their order, they give its decoder again.
+    """
+    from . import training
+
+    folders = training.export_adapters(model, output)
+    print(f"Adapters: {', '.join(map(str, folders))}")
+    print(f"workbook.build(.., adapter={[*map(str, folders)]}) merges them again.")
+
+
+@app.command()
 def record(
     notebooks: Annotated[
         list[str],

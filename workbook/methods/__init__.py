@@ -68,14 +68,16 @@ def build(
         **options: ``attention``, ``pooling``, ``pooling_options``, ``template``, ``suffix``, ``max_length`` (tokens),
             ``examples``, ``encoder``, ``encoder_options`` and ``vector_behind_bos`` replace the method's own; ``seed``
             initialises new weights; ``dtype`` and ``attn_implementation`` replace what the machine's capability
-            suggests; ``device`` places the model.
+            suggests; ``device`` places the model; ``adapter`` merges low-rank adapters into the decoder: a folder that
+            peft wrote, a Hugging Face id, or several in the order of their training.
 
     Returns:
         A SentenceTransformer: ``encode(texts, prompt=instruction)`` gives float32 (texts, dim), not normalised.
 
     Raises:
         UnknownNameError: Unknown method, option, backbone, encoder, attention, pooling or template.
-        InvalidValueError: A value outside its range, or a decoder that can't be shared.
+        InvalidValueError: A value outside its range, a decoder that can't be shared, or an adapter of another backbone.
+        ModelNotFoundError, MissingDataError, DamagedFileError: A backbone or adapter that is absent or damaged.
 
     Examples:
         >>> model = build("mean", "tiny-llama", attention="bidirectional")
@@ -84,9 +86,13 @@ def build(
     """
     model = get(method).chain.build(backbone, **options)
 
-    from ..modules.card import card_of, give_card
+    from ..adapters import listed
+    from ..modules.card import give_card, made_of
 
-    give_card(model, method, fspath(backbone) if isinstance(backbone, str | PathLike) else card_of(backbone).backbone)
+    if isinstance(backbone, str | PathLike):
+        give_card(model, method, backbone=fspath(backbone), adapters=listed(options.get("adapter", ())))
+    else:
+        give_card(model, method, **made_of(backbone))
     return model
 
 
@@ -111,11 +117,12 @@ def hybrid(first: SentenceTransformer, second: SentenceTransformer, weight: floa
     from sentence_transformers import SentenceTransformer
 
     from ..modules import Hybrid
-    from ..modules.card import card_of, give_card
+    from ..modules.card import give_card, made_of
 
     module = Hybrid(first, second, weight)
     model = SentenceTransformer(modules=[module], device=str(first.device), similarity_fn_name="cosine")
-    give_card(model, f"hybrid of {card_of(first).method} and {card_of(second).method}", card_of(first).backbone)
+    names = [getattr(part.model_card_data, "method", "another model") for part in (first, second)]
+    give_card(model, f"hybrid of {names[0]} and {names[1]}", **made_of(first, second))
     return model
 
 

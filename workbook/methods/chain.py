@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from os import PathLike
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from ..errors import InvalidValueError, UnknownNameError
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     import torch
     from sentence_transformers import SentenceTransformer
 
-LOADING = ("dtype", "attn_implementation", "device")
+LOADING = ("dtype", "attn_implementation", "device", "adapter")
 """Options that say how a backbone is loaded, not what is built on it."""
 
 
@@ -35,6 +36,7 @@ class Options(TypedDict, total=False):
     dtype: str | torch.dtype
     attn_implementation: str
     device: str | None
+    adapter: str | PathLike | Sequence[str | PathLike]
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,9 @@ class Chain:
 
         Raises:
             UnknownNameError: An option that does not exist.
-            InvalidValueError: A shared decoder with another attention, or loading options for a shared decoder.
+            InvalidValueError: A shared decoder with another attention, or loading options for a shared decoder; or as
+                :func:`~workbook.adapters.with_adapters`.
+            MissingDataError, DamagedFileError: As :func:`~workbook.adapters.with_adapters`.
         """
         chain, loading = self.with_loading(**options)
 
@@ -147,13 +151,17 @@ class Chain:
         from sentence_transformers import SentenceTransformer
 
         from .. import backbones
+        from ..adapters import with_adapters
         from ..modules import make_decoder, make_pooling
 
         if isinstance(backbone, SentenceTransformer):
             decoder, tokenizer = _shared(backbone, chain.attention, list(loading))
             attention = None  # known: it was measured when the shared decoder was built
         else:
+            adapter = loading.pop("adapter", None)
             decoder = backbones.load_decoder(backbone, **loading)
+            if adapter is not None:
+                decoder = with_adapters(decoder, adapter)
             tokenizer = backbones.load_tokenizer(backbone)
             attention = chain.attention
         layout = {

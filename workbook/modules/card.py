@@ -27,12 +27,14 @@ class Card(SentenceTransformerModelCardData):
     Attributes:
         method: Name of the method, or a description of what was built.
         backbone: Name of the backbone, as it was given; of a folder the last part.
+        adapters: Names of the adapters that were merged into it; of folders the last part but ``decoder``.
         stages: What was trained, in order; see :meth:`add_training`.
         scores: Rows of what was measured; see :meth:`add_scores`.
     """
 
     method: str = ""
     backbone: str = ""
+    adapters: list[str] = field(default_factory=list)
     stages: list[dict[str, Any]] = field(default_factory=list)
     scores: list[dict[str, Any]] = field(default_factory=list)
     template_path: Path = field(default=Path(__file__).parent / "card.md.jinja", init=False, repr=False)
@@ -44,6 +46,9 @@ class Card(SentenceTransformerModelCardData):
             self.base_model, self.license = carried.hub, self.license or carried.license
         elif "/" in self.backbone:
             self.base_model = self.backbone
+        self.adapters = [
+            Path(one.removesuffix("/decoder")).name if one.count("/") != 1 else one for one in self.adapters
+        ]
 
     def add_training(self, manifest: Mapping[str, Any]) -> None:
         """Note a training behind those before; what was measured before it no longer holds.
@@ -84,6 +89,7 @@ class Card(SentenceTransformerModelCardData):
             "base_model": self.base_model,
             "method": self.method,
             "backbone": self.backbone,
+            "adapters": self.adapters,
             "width": self.model.get_embedding_dimension(),
             "max_length": self.model.max_seq_length,
             "attention": first.attention if layout else None,
@@ -109,14 +115,25 @@ def card_of(model: SentenceTransformer) -> Card:
     return model.model_card_data
 
 
-def give_card(model: SentenceTransformer, method: str, backbone: str = "") -> None:
+def made_of(*models: SentenceTransformer) -> dict[str, Any]:
+    """The fields of a card that a model takes over from those it is made of.
+
+    Args:
+        *models: Models, whose own cards stay as they are; of the first the backbone.
+    """
+    cards = [card for model in models if isinstance(card := model.model_card_data, Card)]
+    several = {name: [one for card in cards for one in getattr(card, name)] for name in ("adapters", "stages")}
+    return {"backbone": cards[0].backbone if cards else "", **several}
+
+
+def give_card(model: SentenceTransformer, method: str, **fields: Any) -> None:
     """Give a model a card of its own.
 
     Args:
         model: Any SentenceTransformer.
         method: See :class:`Card`.
-        backbone: See :class:`Card`.
+        **fields: Other fields of the card, such as ``backbone``.
     """
-    model.model_card_data = Card(method=method, backbone=backbone)
+    model.model_card_data = Card(method=method, **fields)
     model.model_card_data.register_model(model)
     model._model_card_text = None  # else sentence-transformers would save the text that was loaded

@@ -2,7 +2,7 @@
 
 from .recipe import Adapter, Evaluator, Recipe, Stage
 
-__all__ = ["Adapter", "Evaluator", "Recipe", "Stage", "Trained", "rehearse", "train", "train_into"]
+__all__ = ["Adapter", "Evaluator", "Recipe", "Stage", "Trained", "export_adapters", "rehearse", "train", "train_into"]
 
 
 def __getattr__(name: str) -> object:
@@ -15,6 +15,10 @@ def __getattr__(name: str) -> object:
         from .folder import train_into
 
         return train_into
+    if name == "export_adapters":
+        from .adapters import export_adapters
+
+        return export_adapters
     if name == "rehearse":
         from .rehearsal import rehearse
 

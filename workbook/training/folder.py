@@ -142,6 +142,25 @@ def method_of(folder: Path) -> str | None:
     return plan.asked.get("method") if plan else None
 
 
+def finished_stages(folder: Path) -> tuple[str, dict[str, str]]:
+    """The name of the backbone of a finished training, and the key of each stage in the cache, in their order.
+
+    Args:
+        folder: The folder that the training wrote.
+
+    Raises:
+        MissingDataError: No finished training in the folder.
+        DamagedFileError: Its ``training.json`` can't be read.
+    """
+    plan = _plan(folder)
+    if plan is None or plan.done is None:
+        raise MissingDataError(
+            f"Expected a finished training in {folder} (a folder with {PLAN}), found none. Give the folder that "
+            "`train` wrote, and finish it by --resume if it was stopped."
+        )
+    return plan.asked.get("backbone", ""), {name: record["key"] for name, record in plan.done.items()}
+
+
 def _decided(decide: Callable[[], bool], main: bool) -> bool:
     """The decision of the main process, in every process; its refusal ends them all."""
     from accelerate.utils import broadcast_object_list
