@@ -10,7 +10,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from workbook import __version__, backbones
+from workbook import __version__, backbones, doctor
 from workbook.files import ROOT, sha256
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -102,4 +102,12 @@ def test_carried_models_are_the_files_that_were_checked():
 
 
 def test_one_version():
-    assert __version__ == PROJECT["version"]
+    assert __version__ == PROJECT["version"] == metadata.version(PROJECT["name"])
+
+
+def test_the_distribution_is_not_another_package():
+    """``pip install workbook`` brings what somebody else wrote."""
+    assert PROJECT["name"] == doctor.DISTRIBUTION != "workbook"
+    assert PROJECT["scripts"] == {"workbook": "workbook.cli:main"}
+    assert doctor._distribution().well
+    assert "mteb" in doctor._required()

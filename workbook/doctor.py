@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 
 from .files import ROOT, cache_path, data_path
 
+DISTRIBUTION = "llm-embedding-workbook"
+"""What pip calls the project; ``workbook`` on PyPI is another."""
+
 NEEDED = ("smollm2-135m", "minilm")
 """The models that the notebooks load by default."""
 
@@ -33,6 +36,7 @@ def examine() -> list[Finding]:
     from . import backbones  # loads torch
 
     return [
+        _distribution(),
         *packages(_pins(), {d.name: d.version for d in metadata.distributions()}, _required()),
         *models(backbones.available()),
         _data(),
@@ -94,6 +98,13 @@ def _data() -> Finding:
         return Finding("data", False, str(error))
 
 
+def _distribution() -> Finding:
+    try:
+        return Finding(DISTRIBUTION, True, metadata.version(DISTRIBUTION))
+    except metadata.PackageNotFoundError:
+        return Finding(DISTRIBUTION, False, "not installed under this name: run `pip install -e .` in the checkout")
+
+
 def _pins() -> dict[str, str]:
     path = ROOT / "constraints.txt"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
@@ -103,8 +114,8 @@ def _pins() -> dict[str, str]:
 def _required() -> list[str]:
     """Direct dependencies, those of the extra ``notebooks`` included."""
     try:
-        requirements = metadata.requires("workbook") or []
-    except metadata.PackageNotFoundError:
+        requirements = metadata.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:  # said by _distribution
         return []
     wanted = (line for line in requirements if "extra ==" not in line or "notebooks" in line)
     return [re.match(r"[\w.-]+", line)[0] for line in wanted]
