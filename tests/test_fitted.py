@@ -121,7 +121,7 @@ def test_a_recipe_that_fits_is_left_as_it_is(large):
         for method in METHODS:
             once = recipe(method, "gpu", backbone)
             assert stages.fitted(once, "gpu", backbone) == once
-            for scale in {*SCALES} - {"gpu"}:
+            for scale in {*SCALES} - {"gpu", *RECORDED}:
                 own = METHODS[method].recipe(scale, backbone)
                 assert stages.fitted(own, scale, backbone) == own
 

@@ -48,7 +48,7 @@ def test_executed_in_place_without_a_trace_of_the_run(folder):
     for rule in (hygiene.executed, hygiene.outputs, hygiene.metadata, hygiene.parameters, hygiene.habits):
         assert list(rule(notebook)) == []
     figure, table, widget, number = (cell.outputs[0] for cell in notebook.cells[2:])
-    assert figure.metadata == {"image/png": {"width": 640, "height": 320}}
+    assert figure.metadata == {"image/png": {"width": 640, "height": 320, "alt": "00_scores"}}
     assert len(notebook.cells[2].outputs) == 1
     assert "37.0" in table.data["text/html"]
     assert widget.data == {"text/plain": "FloatSlider(value=0.5)"}

@@ -181,7 +181,7 @@ def test_words_follow_the_anchor_at_once(model):
     assert (made[~own] == 0).all()
     for row in range(len(QUERIES)):
         one, other = sides(model, QUERIES[row : row + 1], DOCUMENTS[row : row + 1])
-        alone, where = loss.losses(loss.vectors(one), other)
+        alone, where = loss.losses(*loss.embedded([one]), other)
         assert where.all()
         torch.testing.assert_close(made[row][own[row]], alone[0], atol=1e-5, rtol=1e-5)
 
@@ -387,7 +387,7 @@ def test_targets_of_a_side_with_an_instruction(target):
     model = chain()
     query, _ = given = sides(model)
     loss = objective(model, target=target)
-    losses, where = loss.losses(loss.vectors(given[1]), query, "query")
+    losses, where = loss.losses(*loss.embedded([given[1]]), query, "query")
     instructed = [len(f"<s>{INSTRUCTION} ") - 2 if target != "text" else 0] * 3  # "<s>" is one token
     assert where.sum(dim=1).tolist() == [len(text) + more for text, more in zip(QUERIES, instructed, strict=True)]
     assert (losses[where] > 0).all()

@@ -379,6 +379,7 @@ def test_what_a_kept_stage_takes_for_granted():
             "targets": ("q_proj", "k_proj", "v_proj", "o_proj"),
         },
         "gradient_checkpointing": False,
+        "compiled": False,
     }
 
 
