@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from workbook import backbones
+from workbook import backbones, doctor
 from workbook.errors import DamagedFileError, InvalidValueError, ModelNotFoundError, OutputError, UnknownNameError
 from workbook.files import atomic_folder
 
@@ -354,6 +354,44 @@ def test_each_process_of_a_machine_has_its_own_card(cards, monkeypatch):
     for rank, own in (("3", "cuda:1"), ("-1", "cuda")):  # a launcher may show each process one card; -1 is none
         monkeypatch.setenv("LOCAL_RANK", rank)
         assert backbones.capability()["device"] == own
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "kernel"),
+    [
+        ("tiny-llama", "float32", "sdpa"),
+        ("tiny-gemma2", "bfloat16", "eager"),
+        ("tiny-gemma3", "bfloat16", "sdpa"),
+    ],
+)
+def test_what_flash_attention_computes_otherwise_is_left_to_another_kernel(name, dtype, kernel, monkeypatch):
+    found = {"device": "cpu", "dtype": torch.bfloat16, "attn_implementation": "flash_attention_2"}
+    monkeypatch.setattr(backbones, "capability", lambda device=None: found)
+    assert backbones.load_decoder(name, dtype=dtype).config._attn_implementation == kernel
+
+
+def test_a_kernel_of_the_hub_without_the_package_that_loads_it(monkeypatch):
+    monkeypatch.setattr("transformers.integrations.hub_kernels.is_kernels_available", lambda: False)
+    kernel = "kernels-community/flash-attn2"
+    with pytest.raises(InvalidValueError, match=f"installed here, got '{kernel}'.*`kernels` is either not installed"):
+        backbones.load_decoder("tiny-llama", attn_implementation=kernel)
+
+
+def test_an_apple_gpu_is_taken_where_it_is_asked_for(monkeypatch):
+    """Named by the doctor, not taken by itself."""
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "empty", lambda *_, device: device)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    own, asked = backbones.capability(), backbones.capability("mps")
+    assert own["device"] == "cpu"
+    assert asked == {
+        "device": "mps",
+        "dtype": torch.float32,
+        "attn_implementation": "sdpa",
+        "why": "MPS in float32",
+    }
+    assert [finding.name for finding in doctor.accelerator(own, {})] == ["accelerator", "Apple GPU", "flash attention"]
+    assert [finding.name for finding in doctor.accelerator(asked, {})] == ["accelerator", "flash attention"]
 
 
 def test_encoder_knows_its_neighbours():

@@ -372,3 +372,18 @@ def test_doctor_says_what_is_missing():
     assert "b 3 (pinned 2)" in other.detail
     rows = [{"name": "minilm", "status": "missing", "path": ""}, {"name": "other", "status": "missing", "path": ""}]
     assert [finding.well for finding in doctor.models(rows)] == [False, None]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "installed", "detail"),
+    [
+        ("sdpa", {}, "not installed; .*pip install --no-build-isolation -c constraints.txt"),
+        ("sdpa", {"flash_attn": "2.8.3"}, "2.8.3, not used: it needs"),
+        ("flash_attention_2", {"flash-attn": "2.8.3"}, "2.8.3, used"),
+    ],
+)
+def test_doctor_says_how_flash_attention_stands(kernel, installed, detail):
+    capability = {"device": "cuda", "why": "a card", "dtype": "torch.bfloat16", "attn_implementation": kernel}
+    finding = doctor.accelerator(capability, installed)[-1]
+    assert (finding.name, finding.well) == ("flash attention", None)
+    assert re.match(detail, finding.detail)

@@ -1,11 +1,17 @@
-"""Training on CUDA, and in bfloat16 anywhere, comes to what float32 comes to on a CPU."""
+"""On CUDA, in bfloat16 and with flash attention, models compute and learn what they do in float32 on a CPU."""
 
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 from training_tools import OPTIONS, recipe_of, stage, tiny, tiny_for, trained
+from transformers import AttentionInterface, AttentionMaskInterface, modeling_flash_attention_utils
+from transformers.integrations.flash_attention import flash_attention_forward
+from transformers.masking_utils import flash_attention_mask
+from transformers.utils import is_flash_attn_2_available
 
-from workbook import METHODS
+import workbook
+from workbook import METHODS, attention
 from workbook.files import cache_path
 from workbook.objectives import OBJECTIVES
 from workbook.training import Adapter, train
@@ -57,3 +63,75 @@ def test_each_method_ends_within_noise_of_float32(own, monkeypatch, method, devi
     monkeypatch.setenv("WORKBOOK_CACHE", str(cache_path("other")))  # as above
     found = losses(device=device, dtype=dtype)
     assert abs((found - wanted).mean()) < wanted.std(ddof=1)
+
+
+# Flash attention
+
+BY_HAND = "flash_by_hand"
+"""Flash attention's functions, computed by torch, so that transformers' way of unpadding and masking runs anywhere."""
+AttentionInterface.register(BY_HAND, flash_attention_forward)
+AttentionMaskInterface.register(BY_HAND, flash_attention_mask)
+
+
+def dense(q, k, v, causal=False, softmax_scale=None, window_size=(-1, -1)):
+    """As flash_attn_func: (batch, tokens, heads, dim); a window of so many tokens to the left and to the right."""
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    ahead = torch.arange(k.shape[2]) - torch.arange(q.shape[2]).unsqueeze(1)
+    left, right = (size if size >= 0 else k.shape[2] for size in window_size)
+    seen = (ahead >= -left) & (ahead <= (0 if causal else right))
+    made = F.scaled_dot_product_attention(q, k, v, seen, scale=softmax_scale, enable_gqa=True)
+    return made.transpose(1, 2)
+
+
+def unpadded(q, k, v, cu_seqlens_q, cu_seqlens_k, causal=False, softmax_scale=None, window_size=(-1, -1)):
+    """As flash_attn_varlen_func: all texts one after the other, (tokens, heads, dim)."""
+    lengths = cu_seqlens_q.diff().tolist()
+    texts = zip(*(x.unsqueeze(0).split(lengths, dim=1) for x in (q, k, v)), strict=True)
+    return torch.cat([dense(*text, causal, softmax_scale, window_size)[0] for text in texts])
+
+
+@pytest.fixture
+def by_hand(monkeypatch):
+    functions = {
+        "_loaded_implementation": BY_HAND,
+        "_flash_fn": dense,
+        "_flash_varlen_fn": unpadded,
+        "_pad_fn": modeling_flash_attention_utils._pad_input,
+        "_unpad_fn": modeling_flash_attention_utils._unpad_input,
+        "_process_flash_kwargs_fn": modeling_flash_attention_utils._lazy_define_process_function(unpadded),
+    }
+    for name, function in functions.items():
+        monkeypatch.setattr(modeling_flash_attention_utils, name, function)
+
+
+flash = pytest.mark.skipif(not is_flash_attn_2_available(), reason="no flash attention here")
+FLASH = [
+    ("cpu", "float32", BY_HAND),
+    pytest.param("cuda", "float16", "flash_attention_2", marks=flash),
+    pytest.param("cuda", "bfloat16", "flash_attention_2", marks=flash),
+]
+
+
+WINDOWLESS = ["tiny-llama", "tiny-mistral", "tiny-qwen2", "tiny-qwen3"]  # once they are bidirectional
+MODES = [(name, mode) for name in WINDOWLESS for mode in attention.MODES] + [("tiny-gemma3", "causal")]
+
+
+@pytest.mark.parametrize(("device", "dtype", "kernel"), FLASH)
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize(("name", "mode"), MODES)
+def test_flash_attention_is_as_near_to_float32_as_sdpa(by_hand, name, mode, side, device, dtype, kernel):
+    """One text, some of one length, and some that are padded; a text is longer than any window."""
+
+    texts = ["a text of some words, longer than any window", "short", "one more"]
+
+    def states(**place):
+        model = workbook.build("mean", name, attention=mode, **place)
+        model.tokenizer.padding_side = side
+        assert attention.probe(model[0].decoder) == mode
+        made = [model(model.preprocess(batch)) for batch in (texts[:1], texts[:1] * 2, texts)]
+        return [one["token_embeddings"][one["attention_mask"].bool()].float().cpu() for one in made]
+
+    wanted = states(device="cpu", dtype="float32", attn_implementation="sdpa")
+    usual, found = (states(device=device, dtype=dtype, attn_implementation=which) for which in ("sdpa", kernel))
+    for exact, one, other in zip(wanted, usual, found, strict=True):
+        assert (other - exact).abs().max() <= 2 * (one - exact).abs().max() + 1e-5

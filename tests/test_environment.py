@@ -17,6 +17,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 EXTRAS = PROJECT["optional-dependencies"]
 CUDA = ("nvidia-", "cuda-", "triton")
 """Packages that torch brings where it is built for CUDA, in versions of its own choice."""
+FLASH = {"flash-attn", "einops", "ninja"}
+"""What `doctor.INSTALL_FLASH` brings. No extra: its build needs the torch that is already there."""
 
 
 def canonical(name):
@@ -51,7 +53,7 @@ def closure(requirements):
 def test_every_package_is_pinned_and_every_pin_is_needed():
     needed = closure([*PROJECT["dependencies"], *EXTRAS["notebooks"], *EXTRAS["dev"], *EXTRAS["book"]])
     needed = {name for name in needed if not name.startswith(CUDA)}
-    assert needed | set(map(canonical, EXTRAS["gpu"])) == set(pins())
+    assert needed | FLASH == set(pins())
 
 
 def test_every_package_is_pinned_once():
@@ -60,9 +62,8 @@ def test_every_package_is_pinned_once():
 
 
 def test_installed_versions_are_the_pinned_ones():
-    gpu = set(map(canonical, EXTRAS["gpu"]))
-    installed = {name: metadata.version(name).split("+")[0] for name in pins() if name not in gpu}
-    assert installed == {name: version for name, version in pins().items() if name not in gpu}
+    wanted = {name: version for name, version in pins().items() if name not in FLASH}
+    assert {name: metadata.version(name).split("+")[0] for name in wanted} == wanted
 
 
 def test_the_library_imports_only_what_it_declares():

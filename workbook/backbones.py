@@ -88,8 +88,9 @@ def capability(device: str | None = None) -> dict[str, Any]:
     """The measured capability of this machine: device, dtype and attention kernel that loading will choose.
 
     Args:
-        device: A torch device; None for CUDA if there is one, else the CPU. Of several processes that a launcher
-            started on a machine, each has a CUDA device of its own.
+        device: A torch device; None for CUDA if there is one, else the CPU, also beside an Apple GPU (``mps``), whose
+            results have not been compared with a CPU's. Of several processes that a launcher started on a machine,
+            each has a CUDA device of its own.
 
     Returns:
         ``device``, ``dtype`` (a torch dtype), ``attn_implementation``, and ``why`` in words.
@@ -215,6 +216,7 @@ def load_decoder(
         name: See :func:`resolve`; or one of :data:`TINY`, random weights for tests.
         dtype: A torch dtype or its name; ``auto`` takes the one of :func:`capability`.
         attn_implementation: ``eager``, ``sdpa``, ``flash_attention_2``, ...; ``auto`` takes that of :func:`capability`.
+            A kernel's Hub id works where the package ``kernels`` is installed, in a version that transformers takes.
         device: A torch device; None takes that of :func:`capability`.
         lm_head: With the language-model head (logits) or without (hidden states).
 
@@ -244,8 +246,9 @@ def load_decoder(
         attn_implementation = chosen["attn_implementation"]
         if getattr(config, "attn_logit_softcapping", None):
             attn_implementation = "eager"  # soft-capped logits (Gemma 2) exist there alone
-        elif dtype is torch.float32:
-            attn_implementation = "sdpa"  # flash attention computes in half precision alone
+        elif dtype is torch.float32 or "sliding_attention" in (getattr(config, "layer_types", None) or ()):
+            # Flash attention computes in half precision alone, and local layers that look both ways see a token less.
+            attn_implementation = "sdpa"
     with contextlib.nullcontext() if tiny else loading(folder):
         try:
             if tiny:
@@ -258,7 +261,7 @@ def load_decoder(
         except WorkbookError:
             raise
         except (ValueError, ImportError) as error:
-            if "attn" in str(error) or "flash" in str(error).lower():
+            if any(word in str(error).lower() for word in ("attn", "flash", "kernels")):
                 raise InvalidValueError(
                     "attn_implementation",
                     "an attention implementation that is installed here",

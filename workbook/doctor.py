@@ -16,6 +16,9 @@ DISTRIBUTION = "llm-embedding-workbook"
 NEEDED = ("smollm2-135m", "minilm")
 """The models that the notebooks load by default."""
 
+INSTALL_FLASH = "python -m pip install --no-build-isolation -c constraints.txt ninja flash-attn"
+"""A step of its own, after all else: flash attention comes as source, whose build reads the torch that is installed."""
+
 
 class Finding(NamedTuple):
     """One line of the diagnosis.
@@ -35,14 +38,15 @@ def examine() -> list[Finding]:
     """Findings on everything the notebooks need: packages, models, data, accelerator."""
     from . import backbones  # loads torch
 
+    installed = {d.name: d.version for d in metadata.distributions()}
     return [
         _distribution(),
-        *packages(_pins(), {d.name: d.version for d in metadata.distributions()}, _required()),
+        *packages(_pins(), installed, _required()),
         *models(backbones.available()),
         _data(),
         Finding("cache", None, str(cache_path())),
         Finding("WORKBOOK_DATA", None, os.environ.get("WORKBOOK_DATA", "not set: public data comes from the Hub")),
-        *accelerator(backbones.capability()),
+        *accelerator(backbones.capability(), installed),
     ]
 
 
@@ -83,12 +87,30 @@ def models(available: Iterable[Mapping[str, Any]]) -> list[Finding]:
     return findings
 
 
-def accelerator(capability: Mapping[str, Any]) -> list[Finding]:
-    """Finding on the device, dtype and attention that would be used, from `workbook.backbones.capability`."""
-    device = f"{capability['device']}: {capability['why']}"
-    return [
-        Finding("accelerator", True, f"{device}; {capability['dtype']}, attention {capability['attn_implementation']}")
+def accelerator(capability: Mapping[str, Any], installed: Mapping[str, str]) -> list[Finding]:
+    """Findings on the device, dtype and attention that would be used, and on what could be.
+
+    Args:
+        capability: From `workbook.backbones.capability`.
+        installed: Version by package in this environment.
+    """
+    import torch
+
+    device, kernel = capability["device"], capability["attn_implementation"]
+    findings = [
+        Finding("accelerator", True, f"{device}: {capability['why']}; {capability['dtype']}, attention {kernel}")
     ]
+    if torch.backends.mps.is_available() and device != "mps":
+        note = "not used unless device='mps' asks for it, in float32: no result was compared with a CPU's"
+        findings.append(Finding("Apple GPU", None, note))
+    version = {_canonical(name): version for name, version in installed.items()}.get("flash-attn")
+    if version is None:
+        flash = f"not installed; for a CUDA device from Ampere on, with nvcc: {INSTALL_FLASH}"
+    elif kernel == "flash_attention_2":
+        flash = f"{version}, used in half precision"
+    else:
+        flash = f"{version}, not used: it needs a CUDA device from Ampere on"
+    return [*findings, Finding("flash attention", None, flash)]
 
 
 def _data() -> Finding:
