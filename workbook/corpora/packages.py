@@ -210,7 +210,7 @@ def _difference(corpus: str, versions: dict[str, str]) -> str:
     return (
         f"This {corpus} corpus is not the one of the pinned packages "
         f"({', '.join(other) or 'same versions, other files'}): numbers will differ from recorded ones. "
-        "`pip install -e . -c constraints.txt` gives the pinned one."
+        "`pip install -e . -c constraints.txt` gives the pinned one, under Python 3.11."
     )
 
 
