@@ -110,8 +110,6 @@ FLASH = [
     pytest.param("cuda", "float16", "flash_attention_2", marks=flash),
     pytest.param("cuda", "bfloat16", "flash_attention_2", marks=flash),
 ]
-
-
 WINDOWLESS = ["tiny-llama", "tiny-mistral", "tiny-qwen2", "tiny-qwen3"]  # once they are bidirectional
 MODES = [(name, mode) for name in WINDOWLESS for mode in attention.MODES] + [("tiny-gemma3", "causal")]
 
@@ -121,7 +119,6 @@ MODES = [(name, mode) for name in WINDOWLESS for mode in attention.MODES] + [("t
 @pytest.mark.parametrize(("name", "mode"), MODES)
 def test_flash_attention_is_as_near_to_float32_as_sdpa(by_hand, name, mode, side, device, dtype, kernel):
     """One text, some of one length, and some that are padded; a text is longer than any window."""
-
     texts = ["a text of some words, longer than any window", "short", "one more"]
 
     def states(**place):
