@@ -15,6 +15,7 @@ from PIL import Image
 from workbook import figures
 from workbook.errors import InvalidValueError, OutputError, UnknownNameError
 from workbook.files import ROOT
+from workbook.methods import describe
 
 SCORES = pd.DataFrame(
     {
@@ -77,6 +78,7 @@ DRAW = {
         label="attention",
         panel="pooling",
     ),
+    "anatomy": lambda: figures.anatomy(describe("causal2vec", "lens", backbone="tiny-llama"), title="Two methods"),
     "panels": lambda: figures.bars(SCORES, "pooling", "score", panel="attention"),
 }
 

@@ -4,6 +4,7 @@ The drawing functions return a ``matplotlib.figure.Figure`` outside pyplot, so n
 ``Run.figure`` of `workbook.runs.notebook` saves and shows it.
 """
 
+from .anatomy import anatomy
 from .charts import bars, distributions, lines, scatter
 from .forest import forest
 from .maps import heatmap, heatmaps
@@ -22,6 +23,7 @@ __all__ = [
     "OKABE_ITO",
     "VERDICTS",
     "Look",
+    "anatomy",
     "bars",
     "described",
     "distributions",

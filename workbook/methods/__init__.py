@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 from ..errors import UnknownNameError
 from ..scale import get_scale
 from ..training.recipe import Recipe
-from . import anchor, causal2vec, gritlm, icl, lens, llm2vec, nv_embed
+from . import anchor, causal2vec, described, gritlm, icl, lens, llm2vec, nv_embed
 from .chain import Chain, Options
 from .stages import contrastive, fitted
 
 if TYPE_CHECKING:
+    import pandas as pd
     from sentence_transformers import SentenceTransformer
 
-__all__ = ["METHODS", "Chain", "Method", "Options", "build", "fitted", "get", "hybrid", "options", "recipe"]
+__all__ = ["METHODS", "Chain", "Method", "Options", "build", "describe", "fitted", "get", "hybrid", "options", "recipe"]
 
 
 class Method(NamedTuple):
@@ -161,6 +162,44 @@ def options(method: str, scale: str, backbone: str = "smollm2-135m") -> dict[str
     """
     get_scale(scale)
     return get(method).options(scale, backbone)
+
+
+def describe(*methods: str, scale: str = "cpu", backbone: str = "smollm2-135m", **options: Any) -> pd.DataFrame:
+    """What methods read, who sees whom, what is pooled and what trains, for ``workbook.figures.anatomy``.
+
+    Everything but a few words is taken from chains and recipes, and so says what :func:`build` and training do.
+
+    Args:
+        *methods: Names from :data:`METHODS`; all of them if none is given.
+        scale: Name of the scale; at ``paper`` some methods train other parts.
+        backbone: Name of the backbone, for the same reason.
+        **options: Fields of the chain that replace the methods' own, as of :func:`build`.
+
+    Returns:
+        Tidy rows in reading order, texts throughout. ``shows`` says what a row is of: ``method`` (its name, and what
+        is new in it); ``token``, a piece of the template with an instruction (``pooled`` or ``read``), BOS too, which
+        some tokenizers do not write; ``attention``; ``pooling``; ``stage`` (its objective, and what it teaches); and
+        of each stage the parts with weights, by the place where they are: ``decoder``, ``context`` or ``dictionary``
+        (``trained`` or ``frozen``). Columns ``method``, ``shows``, ``stage``, ``name``, ``detail`` and ``state``.
+
+    Raises:
+        UnknownNameError: No such method, scale, option, template or pooling.
+        ModelNotFoundError: No such backbone.
+        InvalidValueError: As :func:`build`, as far as it can be checked without a model.
+
+    Examples:
+        >>> rows = describe("anchor", backbone="tiny-llama")
+        >>> rows.loc[rows["state"] == "pooled", "name"].tolist()
+        ['EOS']
+    """
+    import pandas as pd
+
+    found = []
+    for method in methods or METHODS:
+        stages = recipe(method, scale, backbone)
+        chain = get(method).chain.with_options(**get(method).options(scale, backbone) | options)
+        found.extend({"method": method} | row for row in described.rows(method, chain, stages))
+    return pd.DataFrame(found, columns=["method", "shows", "stage", "name", "detail", "state"]).fillna("")
 
 
 def get(method: str) -> Method:
