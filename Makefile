@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 JOBS ?= 2
 TOGETHER := --numprocesses 2 --dist loadfile
 
-.PHONY: setup conda run test test-units test-notebooks lab book notebooks gallery
+.PHONY: setup conda run test test-units test-notebooks lab handout book notebooks gallery
 
 setup: .venv/complete
 
@@ -56,6 +56,11 @@ book: export RUN := $(RUN)
 book: export NO_MKDOCS_2_WARNING := 1
 book: setup
 	$(BIN)/python -m mkdocs build
+
+# Copies of the notebooks without solutions and outputs, for a class.
+handout: setup
+	$(BIN)/jupyter nbconvert --to notebook --output-dir outputs/handout --ClearOutputPreprocessor.enabled=True \
+		--TagRemovePreprocessor.enabled=True --TagRemovePreprocessor.remove_cell_tags=solution notebooks/*.ipynb
 
 # Executes the committed notebooks in place.
 notebooks: setup

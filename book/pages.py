@@ -27,7 +27,7 @@ from workbook.files import ROOT
 from workbook.papers import claims, ledger
 from workbook.runs import report, results, runner
 
-TEXTS = ("README.md", "figures/README.md", "data/README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+TEXTS = ("README.md", "book/guide.md", "figures/README.md", "data/README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 CLAIMS = "claims.md"
 CHAPTERS = runner.find([])
 MODULES = sorted(path.stem for path in (ROOT / "workbook").iterdir() if re.fullmatch(r"[a-z]\w*(\.py)?", path.name))
@@ -45,9 +45,10 @@ def on_config(config: MkDocsConfig) -> None:
             f"RUN: expected the folder of a run, got '{run}'. Without it, the committed notebooks are read."
         )
     config.theme.static_templates.discard("404.html")
-    start, gallery, data, contributing, changes = TEXTS
+    start, guide, gallery, data, contributing, changes = TEXTS
     config.nav = [
         {"Start": start},
+        {"Guide": guide},
         {"Chapters": [_page(notebook) for notebook in CHAPTERS]},
         {"Gallery": gallery},
         {"Claims": CLAIMS},

@@ -1,0 +1,54 @@
+"""The README and the guide: what stands behind ``>>>`` runs and prints what they show; what they count is counted."""
+
+import doctest
+import re
+
+import pandas as pd
+import pytest
+
+from workbook.files import ROOT
+
+NUMBER = r"-?\d+(?:\.\d+)?"
+WORDS = 1200
+
+
+class Near(doctest.OutputChecker):
+    """Compares words exactly, and numbers to a fifth or six points: those of a training depend on the machine."""
+
+    def check_output(self, want, got, optionflags):
+        ours, theirs = (re.sub(NUMBER, "#", text).split() for text in (want, got))
+        pairs = zip(re.findall(NUMBER, want), re.findall(NUMBER, got), strict=False)
+        return ours == theirs and all(abs(float(a) - float(b)) <= max(6, abs(float(a)) / 5) for a, b in pairs)
+
+
+@pytest.mark.parametrize("page", ["README.md", "book/guide.md"])
+def test_snippets_print_what_stands_there(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / page).read_text(encoding="utf-8")
+    test = doctest.DocTestParser().get_doctest(text, {}, page, page, 0)
+    assert sum(bool(example.want) for example in test.examples) >= 2
+    said = []
+    doctest.DocTestRunner(Near(), verbose=False).run(test, out=said.append)
+    assert not said, "".join(said)
+
+
+def test_every_python_block_is_run():
+    for page in ("README.md", "book/guide.md"):
+        blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+        assert blocks
+        assert [block for block in blocks if not block.startswith(">>> ")] == []
+
+
+def test_the_verdicts_are_those_of_the_ledger():
+    """In the sentence that counts them, and those of the gallery's figure."""
+    counted = pd.read_csv(ROOT / "figures" / "07_claims.csv")["verdict"].value_counts()
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    said = re.search(
+        r"Of the (\d+), (\d+) are supported, (\d+) contradicted, (\d+) inconclusive and (\d+) not tested", text
+    )
+    verdicts = ("supported", "contradicted", "inconclusive", "not tested")
+    assert [int(number) for number in said.groups()] == [counted.sum(), *(counted.get(one, 0) for one in verdicts)]
+
+
+def test_the_readme_fits_a_screen_or_two():
+    assert len(re.findall(r"[^\W\d_][\w'’-]*", (ROOT / "README.md").read_text(encoding="utf-8"))) <= WORDS
