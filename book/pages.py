@@ -13,6 +13,7 @@ import logging
 import re
 import tempfile
 from collections.abc import Iterator
+from os.path import normpath
 from pathlib import Path
 
 import nbformat
@@ -67,7 +68,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         pages |= _chapter(notebook, run)
     for name, content in pages.items():
         files.append(File.generated(config, name, content=content))
-    linked = {(Path(name).parent / link).as_posix() for name in TEXTS for link in _LINK.findall(pages[name])}
+    linked = {normpath(Path(name).parent / link) for name in TEXTS for link in _LINK.findall(pages[name])}
     for name in sorted(linked - pages.keys()):
         if (ROOT / name).is_file() and not name.endswith(".ipynb"):
             files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
