@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -692,6 +693,20 @@ def test_cells_whose_outcomes_were_lost_are_computed_again(record, damage):
     damage(made.npz)
     assert gap(made.fill([0, 1]))[0] == before
     assert gap(made.load())[0] == before
+
+
+def test_one_damaged_array_does_not_take_the_others_with_it(record):
+    made = record()
+    expected = gap(made.fill([0, 1]))[0]
+    with zipfile.ZipFile(made.npz) as file:
+        names, first = set(file.namelist()), file.infolist()[0]
+    content = bytearray(made.npz.read_bytes())
+    place = first.header_offset + 30 + len(first.filename) + first.compress_size // 2
+    content[place : place + 4] = bytes(255 - byte for byte in content[place : place + 4])
+    made.npz.write_bytes(content)
+    assert {f"{name}.npy" for name in made._arrays()} == names - {first.filename}
+    assert gap(made.load())[0].error is None
+    assert gap(made.fill([0, 1]))[0] == expected
 
 
 def test_outcomes_that_are_out_of_reach_are_not_written_over(record):

@@ -108,11 +108,12 @@ class Quantity:
     caveat: str = ""
 
     @classmethod
-    def of(cls, measured: Outcomes | Mapping[str, Outcomes] | pd.DataFrame) -> Self:
+    def of(cls, measured: Outcomes | Mapping[str, Outcomes] | pd.DataFrame, caveat: str = "") -> Self:
         """The quantity of one model that no seed changes.
 
         Args:
             measured: Outcomes, outcomes by task, or a frame from :func:`workbook.evaluation.evaluate`, or rows of it.
+            caveat: See the class.
 
         Raises:
             InvalidValueError: A frame that has lost its outcomes (``pd.concat`` drops them).
@@ -124,7 +125,7 @@ class Quantity:
             measured = {task: kept[task] for task in measured["task"]}
         elif isinstance(measured, Outcomes):
             measured = {"": measured}
-        return cls({0: measured}, trained=False)
+        return cls({0: measured}, trained=False, caveat=caveat)
 
     @classmethod
     def of_values(
@@ -137,8 +138,7 @@ class Quantity:
             texts: What the items are; None for numbered ones. Only quantities of equal items are compared.
             caveat: See the class.
         """
-        made = cls.of(Outcomes.of_values(values, range(len(values)) if texts is None else texts))
-        return replace(made, caveat=caveat)
+        return cls.of(Outcomes.of_values(values, range(len(values)) if texts is None else texts), caveat)
 
     def on(self, tasks: Sequence[str]) -> Self:
         """The same on some of its tasks.
@@ -199,7 +199,10 @@ def effect(
     found = {"value": float(scores.mean()), "items": sum(one.items for one in first.values()), "seeds": count}
     if several and count == 1:
         why = why or "It was trained with one seed only: what another training would give is not known."
-    found["caveat"] = " ".join(dict.fromkeys(q.caveat for _, q in measured if q.caveat))
+    caveats = [q.caveat for _, q in measured if q.caveat]
+    if any(set(seeds) != own for own in several):
+        caveats.append("Seeds that only one side was trained with are left out.")
+    found["caveat"] = " ".join(dict.fromkeys(caveats))
     if why := why or " ".join(dict.fromkeys(q.why for _, q in measured if q.why)):
         return Estimate(**found, error=None, why=why)
     # Tasks over the same units are resampled together, which keeps their correlation.

@@ -49,8 +49,12 @@ def quantity(rows: pd.DataFrame, task: str | None = None) -> Quantity:
     }
     if not found:
         raise MissingDataError(f"Expected outcomes of {task or 'a task'}, found none.")
-    caveat = "It rests on a record of an earlier recipe." if rows.get("stale", pd.Series(False)).any() else ""
-    return Quantity(found, bool(rows["trained"].any()), caveat=caveat).on(tasks)
+    return Quantity(found, bool(rows["trained"].any()), caveat=caveat_of(rows)).on(tasks)
+
+
+def caveat_of(rows: pd.DataFrame) -> str:
+    """What limits all that rests on some rows: that they are of a record of an earlier recipe, if they are."""
+    return "It rests on a record of an earlier recipe." if rows.get("stale", pd.Series(False)).any() else ""
 
 
 def quantities(

@@ -10,7 +10,7 @@ import pandas as pd
 from ..errors import InvalidValueError
 from ..evaluation.effects import Quantity
 from ..evaluation.outcomes import Outcomes
-from .compare import judged, tested
+from .compare import caveat_of, judged, tested
 
 
 def heights(
@@ -27,8 +27,8 @@ def heights(
     Returns:
         Quantities with a task per step. Two are compared if they were measured at the same steps.
     """
-    found = _curves(rows, variants)
-    return {name: tested(Quantity(curves), variants[name], learning) for name, curves in found.items()}
+    found, caveat = _curves(rows, variants), caveat_of(rows)
+    return {name: tested(Quantity(curves, caveat=caveat), variants[name], learning) for name, curves in found.items()}
 
 
 def steps_to_reach(
@@ -54,8 +54,8 @@ def steps_to_reach(
     for name, curves in _curves(rows, variants).items():
         if absent := sorted(set(curves) - set(ends)):
             raise InvalidValueError("baseline", f"a variant with the seeds of {name}", f"{baseline} without {absent}")
-        made = Quantity({seed: {"steps": _crossing(curve, ends[seed])} for seed, curve in curves.items()})
-        found[name] = tested(made, variants[name], learning)
+        crossings = {seed: {"steps": _crossing(curve, ends[seed])} for seed, curve in curves.items()}
+        found[name] = tested(Quantity(crossings, caveat=caveat_of(rows)), variants[name], learning)
     return found
 
 

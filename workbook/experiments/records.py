@@ -15,8 +15,9 @@ import platform
 import time
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from importlib import metadata
@@ -46,6 +47,9 @@ _CELL = {
     *("device", "platform", "threads", "written", "versions"),
 }
 """Fields of a cell in a manifest."""
+
+_DAMAGED = (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
+"""What numpy raises, reading arrays that are not what was written."""
 
 _PACKAGES = ("torch", "transformers", "sentence-transformers", "peft", "mteb", "numpy", "scikit-learn")
 
@@ -253,18 +257,22 @@ class Record:
         )
 
     def _arrays(self) -> dict[str, np.ndarray]:
-        """The arrays of the outcomes; none if the file is missing or damaged, which each outcome then says.
+        """The arrays of the outcomes that can be read; the outcomes of those that are lost say so.
 
         Raises:
             DamagedFileError: The file is out of reach.
         """
+        found: dict[str, np.ndarray] = {}
         try:
             with np.load(self.npz) as file:
-                return dict(file)
-        except (FileNotFoundError, NotADirectoryError, ValueError, EOFError, zipfile.BadZipFile):
-            return {}
+                for name in file.files:
+                    with suppress(*_DAMAGED):  # one array does not take the others with it
+                        found[name] = file[name]
+        except (FileNotFoundError, NotADirectoryError, *_DAMAGED):
+            pass
         except OSError as error:  # what is only out of reach must not be written over
             raise self._damaged(f"no outcomes: {error}") from error
+        return found
 
     def _unusable(self, cell: dict[str, Any]) -> str:
         """Why no verdict can rest on a cell, if so: a sentence."""
@@ -318,7 +326,7 @@ class Record:
 
     @property
     def _command(self) -> str:
-        return f"python -m workbook record {self.experiment.name} --scale {self.scale} --backbone {self.backbone}"
+        return f"python -m workbook record {self.experiment.name} --scale {self.scale} --backbone {self._backbone}"
 
     def _fingerprint(self, variant: Variant, seed: int) -> str:
         return self.experiment.fingerprint(variant, seed, self.scale, self.backbone)

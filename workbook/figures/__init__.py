@@ -2,6 +2,9 @@
 
 The drawing functions return a ``matplotlib.figure.Figure`` outside pyplot, so nothing is shown twice and nothing leaks;
 ``Run.figure`` of `workbook.runs.notebook` saves and shows it.
+
+Distributions are seaborn's. The rest is drawn with matplotlib directly: seaborn's functions compute what they draw, and
+have no place for intervals that were made elsewhere, for panels on one scale, or for markers that read in grey.
 """
 
 from .anatomy import anatomy

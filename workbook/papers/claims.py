@@ -160,17 +160,18 @@ class Verdict(BaseModel):
             return []
         if any(one.verdict == CONTRADICTED for one in self.findings.values()):
             return [f"One clause is contradicted alone, but not after correction for {len(self.findings)} clauses."]
-        clauses, room = self.claim.clauses(), {}
+        clauses, seen = self.claim.clauses(), []
         for clause in (clause for clause, found in self.findings.items() if found.verdict == INCONCLUSIVE):
-            if printed := self.claim.published_effects(clause).values():
-                room[clause] = max(map(clauses[clause].room, printed))
-        if not room:
+            rooms = [clauses[clause].room(printed) for printed in self.claim.published_effects(clause).values()]
+            if rooms and max(rooms) <= 0:
+                return ["The paper's own effect is not on the claimed side."]
+            seen += [room >= self.findings[clause].effect.detectable for room in rooms]
+        if not seen:
             return ["The paper prints no effect to compare with."]
-        if min(room.values()) <= 0:
-            return ["The paper's own effect is not on the claimed side."]
-        if any(size < self.findings[clause].effect.detectable for clause, size in room.items()):
-            return ["The paper's effect is too near the claim's bound for this many items and seeds."]
-        return ["An effect of the paper's size would probably have been seen."]
+        if all(seen):
+            return ["Effects of the paper's size would probably have been seen."]
+        some = "Some of the paper's effects are" if any(seen) else "The paper's effect is"
+        return [f"{some} too near the claim's bound for this many items and seeds."]
 
     def __str__(self) -> str:
         return f"{self.id}: {self.verdict}"

@@ -180,7 +180,7 @@ def _not_run(claim: Claim, _: str) -> pd.DataFrame:
 def _row(claim: Claim, clause: str, found: Finding) -> dict[str, Any]:
     comparison, effect = claim.clauses()[clause], found.effect
     printed = list(claim.published_effects(clause).values())
-    known = effect is not None and effect.error is not None
+    known = effect is not None and bool(effect.error)  # an exact number has no interval to lie in
     inside = sum(effect.low <= number <= effect.high for number in printed) if known else 0
     marks = {0: "no", len(printed): "yes"} if known and printed else {inside: ""}
     bounds = [bound for bound in (comparison.above, comparison.below) if math.isfinite(bound)]
@@ -234,8 +234,9 @@ def _words(clauses: pd.DataFrame) -> dict[str, str]:
         "items and seeds": [f"{row['items']} x {row['seeds']}" * bool(row["items"]) for _, row in clauses.iterrows()],
         "could have seen": [_number(row["detectable"], "") for _, row in clauses.iterrows()],
     }
+    # A line a clause, so that the columns can be read across, but where one line says it for all.
     joined = {
-        column: "\n".join(cells if column == "here" else dict.fromkeys(filter(None, cells))) or "-"
+        column: "\n".join(cell or "-" for cell in (cells if column == "here" or len({*cells}) > 1 else cells[:1]))
         for column, cells in lines.items()
     }
     place = f"{first['paper']}, {first['place']}".rstrip(", ")

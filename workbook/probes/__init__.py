@@ -4,7 +4,7 @@ A probe takes a sentence-transformers model whose first module is a `workbook.mo
 """
 
 from .anchors import anchor_losses, regenerated
-from .cost import BITS, encoding_cost, index_bytes, index_cost, pareto, training_cost
+from .cost import BITS, OF_ONE_RUN, encoding_cost, index_bytes, index_cost, pareto, training_cost
 from .latents import discriminating_latents, latent_attention
 from .lexicon import by_position, top_clusters
 from .states import TIE, layer_cosine, layer_means, prefix_test, recency
@@ -13,6 +13,7 @@ from .words import word_guesses, word_probe, word_states
 
 __all__ = [
     "BITS",
+    "OF_ONE_RUN",
     "TIE",
     "anchor_losses",
     "by_position",

@@ -1,6 +1,6 @@
 """Costs of training, embedding and search: tokens, bytes and time; and the front of quality against cost.
 
-Time is :func:`clock`'s: on a CPU that of this process, so that other work on the machine does not count.
+Time is :func:`clock`'s: of one thread on a CPU that of this process, so that other work on the machine does not count.
 """
 
 from __future__ import annotations
@@ -27,18 +27,21 @@ if TYPE_CHECKING:
 
 BITS = {"float32": 32, "float16": 16, "int8": 8, "binary": 1}
 """Bits per number of a vector, by storage format."""
+OF_ONE_RUN = "Of turns in one run: another run or machine may differ by more than the interval says."
+"""What limits every timing, as the caveat of a quantity."""
+
 _CPU = torch.device("cpu")
 _SPARSE_BYTES = 8  # four for a weight, four for the number of its cluster
 
 
 def clock(device: torch.device) -> float:
-    """Seconds from some moment on: of this process, by its threads, on a CPU; elsewhere of the wall.
+    """Seconds from some moment on: of this process, where one thread of a CPU computes; else of the wall.
 
     Args:
         device: Where the work is done; what it was given before is waited for.
     """
-    if device.type == "cpu":
-        return time.process_time() / torch.get_num_threads()
+    if device.type == "cpu" and torch.get_num_threads() == 1:
+        return time.process_time()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()

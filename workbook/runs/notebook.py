@@ -97,6 +97,7 @@ def start(
     if backbone not in backbones.TINY:
         backbones.resolve(backbone)  # absent or damaged: said here, not after minutes of work
     figures.use_style()
+    pd.set_option("display.max_colwidth", None, "display.width", 120)  # tables show their texts whole
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)

@@ -92,8 +92,9 @@ class Stage(BaseModel):
             parameters. The layers that make contextual tokens, and modules after the decoder, are always trained whole.
         gradient_checkpointing: Compute the activations of the decoder's layers again instead of keeping them, which
             saves memory and costs time.
-        compiled: Compile the decoder's layers with torch.compile: a minute more at the start, then up to one and a half
-            times as fast. On a CPU it needs a C++ compiler.
+        compiled: Compile the decoder's layers with torch.compile: a minute more at the start, then faster, see
+            ``benchmarks/README.md``. Results are the same up to rounding, but for dropout, which is drawn otherwise. On
+            a CPU it needs a C++ compiler.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -153,7 +153,10 @@ class StageRun:
 
     def _train(self, loss: nn.Module) -> dict[str, Any]:
         trainer = self.trainer(loss)
-        with told_of_memory(self.stage, self.model.device):
+        with (
+            told_of_memory(self.stage, self.model.device),
+            _one_thread_a_tokenizer(trainer.args.dataloader_num_workers),
+        ):
             trainer.train(self._checkpoint())
         record = {
             "key": self.key,
@@ -193,9 +196,7 @@ class StageRun:
             loss: The objective.
         """
         stage = self.stage
-        if workers := _WORKERS.get(self.model.device.type, 0):
-            # The threads of a tokenizer do not come along into another process.
-            os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        workers = _WORKERS.get(self.model.device.type, 0)
         # Before the trainer, which sets the seed: loading may draw random numbers.
         teacher = Teacher(stage.teacher, self.model.device) if stage.teacher else None
         arguments = SentenceTransformerTrainingArguments(
@@ -284,6 +285,19 @@ def begun(key: str) -> bool:
 def _folders(key: str) -> tuple[Path, Path]:
     """The folders in which a stage is kept when finished, and in which it is trained."""
     return cache_path("stages", key[:24]), cache_path("training", key[:24])
+
+
+@contextlib.contextmanager
+def _one_thread_a_tokenizer(workers: int) -> Iterator[None]:
+    """While other processes tokenize: the threads of a tokenizer do not come along into them."""
+    name, kept = "TOKENIZERS_PARALLELISM", os.environ.get("TOKENIZERS_PARALLELISM")
+    if workers:
+        os.environ[name] = "false"
+    yield
+    if workers and kept is None:
+        del os.environ[name]
+    elif workers:
+        os.environ[name] = kept
 
 
 @contextlib.contextmanager
