@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _ALONG = " outcomes"
+# Those of cpu are of its records, beside which notebooks measure an encoder and chance; they go when night's take over.
 _SMALLER = {
     "quick": {"queries": 8, "documents": 16, "texts": 24, "pairs": 48, "max_length": 48},
     "cpu": {"queries": 50, "documents": 100, "texts": 40, "pairs": 84, "max_length": 48},
