@@ -10,11 +10,11 @@ have, a loss of the logits of all tokens, as in a tutorial. Its weights have the
 adapters, which are float32 under the trainer's ``bf16=True``.
 
 Ours is trained as it is and compiled (``Stage.compiled``); a process compiles a shape of batch when it first meets it,
-which the repeats after the first do not pay again. All take turns, so that a busy machine slows them all, and on a CPU
-seconds are those of the process, by its threads: of the time that it really had. Printed are the median of the repeats
-and their range; ours as a multiple of the other, which should be at least 1.5 in training and 1.3 in encoding; and the
-share of a bare product: of the matrices of all linear layers with 1,024 tokens, twice where there is a gradient, once
-where there is none. A first step, which allocates memory, is not counted.
+which the repeats after the first do not pay again. All take turns, so that a busy machine slows them all, and with one
+thread (``OMP_NUM_THREADS=1``) seconds are those of the process: of the time that it really had. Printed are the median
+of the repeats and their range; ours as a multiple of the other, which should be at least 1.5 in training and 1.3 in
+encoding; and the share of a bare product: of the matrices of all linear layers with 1,024 tokens, twice where there is
+a gradient, once where there is none. A first step, which allocates memory, is not counted.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def told(what: str, measured: dict[str, list[float]], bound: float) -> None:
     for name, rates in measured.items():
         share = f"{medians[name] / bound:.0%} of the bare product"
         print(f"{what:<21} {name:<9} {medians[name]:7.0f} tokens/s ({min(rates):.0f} to {max(rates):.0f}), {share}")
-    for name in medians.keys() - {"plain"}:
+    for name in [name for name in medians if name != "plain"]:
         print(f"{what:<21} {name:<9} {medians[name] / medians['plain']:.2f} times plain", flush=True)
 
 

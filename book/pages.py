@@ -6,9 +6,7 @@ run left out or did not finish is said by name, and the rest is built.
 
 from __future__ import annotations
 
-import ast
 import base64
-import contextlib
 import logging
 import re
 import tempfile
@@ -23,10 +21,9 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 from workbook.errors import DamagedFileError, MissingDataError
-from workbook.figures.words import described
 from workbook.files import ROOT
 from workbook.papers import claims, ledger
-from workbook.runs import report, results, runner
+from workbook.runs import report, runner
 
 TEXTS = ("README.md", "book/guide.md", "figures/README.md", "data/README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 CLAIMS = "claims.md"
@@ -125,20 +122,18 @@ def _cell(cell: nbformat.NotebookNode, notebook: str, images: dict[str, bytes]) 
         if hidden:
             yield '<details markdown="1"><summary>Solution</summary>'
         yield _fenced(cell.source, "python")
-        names = _drawn(cell.source, notebook)
         for output in cell.outputs:
-            yield _output(output, names, notebook, images)
+            yield _output(output, notebook, images)
         if hidden:
             yield "</details>"
 
 
-def _output(output: nbformat.NotebookNode, names: Iterator[str], notebook: str, images: dict[str, bytes]) -> str:
+def _output(output: nbformat.NotebookNode, notebook: str, images: dict[str, bytes]) -> str:
     data = output.get("data", {})
     if "image/png" in data:
         name = f"{notebook}_{len(images) + 1}"
         images[f"notebooks/{name}.png"] = base64.b64decode(data["image/png"])
-        figure = next(names, name)
-        told = output.get("metadata", {}).get("image/png", {}).get("alt") or described(figure) or f"Figure {figure}"
+        told = output.metadata.get("image/png", {}).get("alt", f"Figure {name}")
         return f"![{told}]({name}.png)"
     if "text/html" in data:
         table = re.sub(r"<style.*?</style>| class=\"dataframe\"| border=\"1\"", "", data["text/html"], flags=re.DOTALL)
@@ -147,18 +142,6 @@ def _output(output: nbformat.NotebookNode, names: Iterator[str], notebook: str, 
         return report.with_formulas(data["text/markdown"])
     text = output.get("text") or data.get("text/plain") or "\n".join(output.get("traceback", []))
     return _fenced(re.sub(r"\x1b\[[0-9;]*m", "", text), "text")
-
-
-def _drawn(source: str, notebook: str) -> Iterator[str]:
-    """The names of the figures that a cell shows, in their order."""
-    with contextlib.suppress(SyntaxError):  # a line for the shell: its figures go without
-        calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
-        for call in sorted(calls, key=lambda call: call.lineno):
-            match call:
-                case ast.Call(ast.Attribute(_, "figure"), [_, ast.Constant(str(name)), *_]):
-                    yield results.figure_name(notebook, name)
-                case ast.Call(ast.Attribute(_, "forest")):
-                    yield results.figure_name(notebook, "effects")
 
 
 def _fenced(text: str, language: str) -> str:

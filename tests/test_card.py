@@ -72,7 +72,8 @@ def test_training_and_scores_are_told(own, tmp_path, monkeypatch, capsys):
     assert section(text, "Scores") == "Not measured."  # they were another model's
 
 
-def test_a_carried_backbone_has_its_license(smollm2, tmp_path):
+def test_a_carried_backbone_has_its_license(smollm2):
+    smollm2[0].attention = "causal"
     echo = workbook.build("echo", smollm2)
     assert echo.model_card_data.license == "apache-2.0"
     assert echo.model_card_data.base_model == "HuggingFaceTB/SmolLM2-135M-Instruct"

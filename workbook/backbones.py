@@ -536,6 +536,15 @@ def _checked_folder(folder: Path, hint: str = "Restore the file or the folder fr
     return folder
 
 
+def shown(name: str) -> str:
+    """A backbone's name for readers: of a local folder the last part alone.
+
+    Args:
+        name: See :func:`resolve`.
+    """
+    return Path(name).name if os.path.isdir(Path(name).expanduser()) else name
+
+
 def hub_folder(name: str, complete: Callable[[Path], bool]) -> Path:
     """Snapshot folder of a Hugging Face model: the local cache first, then the network unless offline was asked for.
 

@@ -27,8 +27,10 @@ def heights(
     Returns:
         Quantities with a task per step. Two are compared if they were measured at the same steps.
     """
-    found, caveat = _curves(rows, variants), caveat_of(rows)
-    return {name: tested(Quantity(curves, caveat=caveat), variants[name], learning) for name, curves in found.items()}
+    return {
+        name: tested(Quantity(curves, caveat=caveat_of(part)), variants[name], learning)
+        for name, (curves, part) in _curves(rows, variants).items()
+    }
 
 
 def steps_to_reach(
@@ -49,25 +51,31 @@ def steps_to_reach(
     Raises:
         InvalidValueError: The baseline was not measured under a seed of the others.
     """
-    (ends,) = _curves(rows, {"": baseline}).values() or ({},)
+    ends, level = _curves(rows, {"": baseline}).get("", ({}, rows[:0]))
     found = {}
-    for name, curves in _curves(rows, variants).items():
+    for name, (curves, part) in _curves(rows, variants).items():
         if absent := sorted(set(curves) - set(ends)):
             raise InvalidValueError("baseline", f"a variant with the seeds of {name}", f"{baseline} without {absent}")
         crossings = {seed: {"steps": _crossing(curve, ends[seed])} for seed, curve in curves.items()}
-        found[name] = tested(Quantity(crossings, caveat=caveat_of(rows)), variants[name], learning)
+        made = Quantity(crossings, caveat=caveat_of(part) or caveat_of(level))
+        found[name] = tested(made, variants[name], learning)
     return found
 
 
-def _curves(rows: pd.DataFrame, variants: Mapping[str, str]) -> dict[str, dict[int, dict[str, Outcomes]]]:
-    """Outcomes by name, seed and step, in the order of the steps."""
+def _curves(
+    rows: pd.DataFrame, variants: Mapping[str, str]
+) -> dict[str, tuple[dict[int, dict[str, Outcomes]], pd.DataFrame]]:
+    """By name, outcomes by seed and step, in the order of the steps, and the rows that they are from."""
     rows = judged(rows).sort_values("step")
     parts = {name: rows[rows["variant"] == variant] for name, variant in variants.items()}
     return {
-        name: {
-            int(seed): {f"{step:.0f}": one for step, one in zip(curve["step"], curve["outcomes"], strict=True)}
-            for seed, curve in part.groupby("seed")
-        }
+        name: (
+            {
+                int(seed): {f"{step:.0f}": one for step, one in zip(curve["step"], curve["outcomes"], strict=True)}
+                for seed, curve in part.groupby("seed")
+            },
+            part,
+        )
         for name, part in parts.items()
         if len(part)
     }

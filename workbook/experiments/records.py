@@ -10,7 +10,6 @@ one cell whose rows have another checksum: filling the record computes it again,
 from __future__ import annotations
 
 import json
-import os
 import platform
 import time
 import warnings
@@ -308,7 +307,7 @@ class Record:
             DamagedFileError: As :meth:`read`.
         """
         _, cells = self.read()
-        what = f"{self.experiment.name} at scale {self.scale}, backbone {self._backbone}"
+        what = f"{self.experiment.name} at scale {self.scale}, backbone {backbones.shown(self.backbone)}"
         if not cells:
             return f"Nothing is recorded of {what}."
         seeds = sorted({cell["seed"] for cell in cells})
@@ -320,13 +319,9 @@ class Record:
         )
 
     @property
-    def _backbone(self) -> str:
-        """The name of the backbone for a record: of a local folder the last part alone."""
-        return Path(self.backbone).name if os.path.isdir(Path(self.backbone).expanduser()) else self.backbone
-
-    @property
     def _command(self) -> str:
-        return f"python -m workbook record {self.experiment.name} --scale {self.scale} --backbone {self._backbone}"
+        named = backbones.shown(self.backbone)
+        return f"python -m workbook record {self.experiment.name} --scale {self.scale} --backbone {named}"
 
     def _fingerprint(self, variant: Variant, seed: int) -> str:
         return self.experiment.fingerprint(variant, seed, self.scale, self.backbone)
@@ -394,7 +389,7 @@ class Record:
             "experiment": self.experiment.name,
             "description": self.experiment.description,
             "scale": self.scale,
-            "backbone": self._backbone,
+            "backbone": backbones.shown(self.backbone),
             "backbone_sha256": backbones.content_sha256(self.backbone),
         }
         known = self._arrays() | dict(arrays or {})

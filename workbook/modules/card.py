@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sentence_transformers.sentence_transformer.model_card import SentenceTransformerModelCardData
 
-from ..backbones import CARRIED
+from ..backbones import CARRIED, shown
 from ..errors import InvalidValueError
 from .decoder import Decoder
 
@@ -41,7 +41,7 @@ class Card(SentenceTransformerModelCardData):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.backbone = Path(self.backbone).name if self.backbone.count("/") != 1 else self.backbone
+        self.backbone = shown(self.backbone)
         if carried := CARRIED.get(self.backbone):
             self.base_model, self.license = carried.hub, self.license or carried.license
         elif "/" in self.backbone:

@@ -6,7 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-from ..backbones import CARRIED
+from ..backbones import CARRIED, shown
 from ..errors import InvalidValueError, MissingDataError, OutputError
 from ..files import atomic_folder, cache_path, is_empty, is_whole, verify_checksums, write_checksums
 from .folder import finished_stages
@@ -49,9 +49,7 @@ def export_adapters(folder: Path, output: Path) -> list[Path]:
             )  # fmt: skip
     if output.exists() and not (output.is_dir() and is_empty(output)):
         raise OutputError(f"Expected an absent or empty folder, got {output}. Choose another with --output.")
-    named = (
-        CARRIED[backbone].hub if backbone in CARRIED else Path(backbone).name if backbone.count("/") > 1 else backbone
-    )
+    named = CARRIED[backbone].hub if backbone in CARRIED else shown(backbone)
     with atomic_folder(output) as made:
         for name, place in kept.items():
             for part in sorted((place / "adapters").iterdir()):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import platform
 import shutil
 import warnings
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import PartialState
-from accelerate.utils import broadcast, broadcast_object_list, gather_object
+from accelerate.utils import broadcast, broadcast_object_list, gather_object, patch_environment
 from sentence_transformers import SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer.training_args import BatchSamplers, MultiDatasetBatchSamplers
 from transformers import PrinterCallback
@@ -153,10 +152,9 @@ class StageRun:
 
     def _train(self, loss: nn.Module) -> dict[str, Any]:
         trainer = self.trainer(loss)
-        with (
-            told_of_memory(self.stage, self.model.device),
-            _one_thread_a_tokenizer(trainer.args.dataloader_num_workers),
-        ):
+        # The threads of a tokenizer do not come along into the processes that tokenize.
+        alone = {"TOKENIZERS_PARALLELISM": "false"} if trainer.args.dataloader_num_workers else {}
+        with told_of_memory(self.stage, self.model.device), patch_environment(**alone):
             trainer.train(self._checkpoint())
         record = {
             "key": self.key,
@@ -285,19 +283,6 @@ def begun(key: str) -> bool:
 def _folders(key: str) -> tuple[Path, Path]:
     """The folders in which a stage is kept when finished, and in which it is trained."""
     return cache_path("stages", key[:24]), cache_path("training", key[:24])
-
-
-@contextlib.contextmanager
-def _one_thread_a_tokenizer(workers: int) -> Iterator[None]:
-    """While other processes tokenize: the threads of a tokenizer do not come along into them."""
-    name, kept = "TOKENIZERS_PARALLELISM", os.environ.get("TOKENIZERS_PARALLELISM")
-    if workers:
-        os.environ[name] = "false"
-    yield
-    if workers and kept is None:
-        del os.environ[name]
-    elif workers:
-        os.environ[name] = kept
 
 
 @contextlib.contextmanager
