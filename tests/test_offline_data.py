@@ -14,7 +14,7 @@ from workbook.data.sources import SOURCES
 from workbook.errors import MissingDataError
 from workbook.evaluation import tasks
 
-SOURCE_NAMES = ("docs-mined", "docs-mined-large", "docs-blend", "docs-blend-labels")
+SOURCE_NAMES = ("docs-mined", "docs-mined-large", "docs-blend", "docs-blend-labels", "docs-blend-examples")
 
 
 def texts_of(source):
@@ -63,6 +63,36 @@ def test_mined_pairs(source, rows):
     assert mined["query_instruction"].nunique() == 1
 
 
+@pytest.mark.parametrize("mining", ["90", "99", "naive", "random"])
+def test_other_ways_of_mining_have_the_same_queries(mining):
+    docs, base = load_docs().split("train"), blend.docs_mined()["docs"].to_pandas()
+    rows = SOURCES[f"docs-mined-{mining}"]["pairs"]()["docs"].to_pandas()
+    names = [name for name in rows if name.startswith("negative")]
+    assert len(names) == 7
+    assert rows.drop(columns=names).equals(base.drop(columns=names))
+    assert {*rows[names].to_numpy().ravel()} <= {*docs["document"]}
+    assert not rows[names].eq(rows["positive"], axis=0).any().any()
+    assert rows[names].apply(lambda row: row.is_unique, axis=1).all()
+    assert 0.01 * len(rows) < (rows["negative_1"] == base["negative_1"]).sum() + 50 * (mining == "random") < len(rows)
+
+
+def test_naive_mining_is_harder_and_the_margins_lie_between():
+    teacher, scores = backbones.load_encoder(device="cpu"), {}
+    for mining in ("random", "90", "95", "99", "naive"):
+        rows = blend.docs_mined(mining=mining)["docs"].select(range(0, 1685, 35)).to_pandas()
+        query, positive, negative = (
+            teacher.encode(rows[name].tolist(), normalize_embeddings=True, show_progress_bar=False)
+            for name in ("query", "positive", "negative_1")
+        )
+        scores[mining] = (query * negative).sum(axis=1), (query * positive).sum(axis=1)
+    means = [hard.mean() for hard, _ in scores.values()]
+    assert means == sorted(means)
+    for margin in (0.9, 0.95, 0.99):
+        hard, own = scores[f"{100 * margin:.0f}"]
+        assert (hard <= margin * own + 1e-4).all()
+    assert (scores["naive"][0] > scores["naive"][1]).mean() > 0.2  # above the query's own document
+
+
 def test_mined_negatives_are_hard_and_below_the_margin():
     """The teacher's scores again, for some of the queries; other processors round otherwise."""
     rows = blend.docs_mined(None)["docs"].select([*range(12), *range(8988, 9000)]).to_pandas()
@@ -80,10 +110,10 @@ def test_mined_negatives_are_hard_and_below_the_margin():
 
 def test_a_corpus_without_the_mined_pairs(monkeypatch):
     ids = hard_negatives()
-    monkeypatch.setattr(blend, "hard_negatives", lambda: ids.replace(ids["negative_3"][5], "of-another-corpus"))
+    monkeypatch.setattr(blend, "hard_negatives", lambda mining: ids.replace(ids["negative_3"][5], "of-another-corpus"))
     with pytest.warns(UserWarning, match=r"\d+ of 1685 mined pairs are not in this machine's docs corpus"):
         assert 0 < len(blend.docs_mined()["docs"]) < 1685
-    monkeypatch.setattr(blend, "hard_negatives", lambda: ids.assign(id="of-another-corpus"))
+    monkeypatch.setattr(blend, "hard_negatives", lambda mining: ids.assign(id="of-another-corpus"))
     with pytest.raises(MissingDataError, match="mine your own"):
         blend.docs_mined()
 

@@ -20,6 +20,11 @@ LABELS = ("negative", "positive")
 SPLITS = ("train", "test")
 SIDES = ("query", "document", "both")
 
+MININGS = {"95": "docs.csv", "90": "docs-90.csv", "99": "docs-99.csv", "naive": "docs-naive.csv"}
+"""Ways to mine hard negatives, with the file of each: at margins of 95, 90 and 99 % of the positive's score; and
+naively, the nearest documents whatever they score.
+"""
+
 
 def future_tokens() -> pd.DataFrame:
     """Triples that share a prefix and differ in what follows it.
@@ -90,21 +95,28 @@ def topics() -> pd.DataFrame:
     return read("texts", "topics.csv", columns=["id", "topic", "text"])
 
 
-def hard_negatives() -> pd.DataFrame:
+def hard_negatives(mining: str = "95") -> pd.DataFrame:
     """Hard negatives of queries of the docs corpus, as ids of its documents.
 
-    They were mined once (``workbook.data.curation.mine``: MiniLM as the teacher, a margin of 95 %, all documents of
-    the train split as the corpus) and kept, since the last digits of a teacher's scores, and with them the ranking,
-    differ between processors.
+    They were mined once (``workbook.data.curation.mine``: MiniLM as the teacher, all documents of the train split as
+    the corpus) and kept, since the last digits of a teacher's scores, and with them the ranking, differ between
+    processors.
+
+    Args:
+        mining: One of ``MININGS``.
 
     Returns:
-        9,000 rows, strings: ``id`` (a pair of the train split) and ``negative_1``, the hardest, to ``negative_7``.
+        9,000 rows at a margin of 95 %, 1,685 otherwise, the first of the same queries; strings: ``id`` (a pair of the
+        train split) and ``negative_1``, the hardest, to ``negative_7``.
 
     Raises:
+        UnknownNameError: No such mining; the message lists all.
         MissingDataError: The file is absent; the message names its path.
         DamagedFileError: The file is not the one described here; the message says what is wrong.
     """
-    return read("mined", "docs.csv", columns=["id", *(f"negative_{number}" for number in range(1, 8))])
+    if mining not in MININGS:
+        raise UnknownNameError("mining", mining, MININGS)
+    return read("mined", MININGS[mining], columns=["id", *(f"negative_{number}" for number in range(1, 8))])
 
 
 def instructions(paper: str) -> pd.DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import numpy as np
 import pandas as pd
 from datasets import Dataset
 
@@ -16,33 +17,37 @@ NEGATIVES = 7
 """Hard negatives per row. Source: NV-Embed, table 11."""
 
 MINED = 1_685
-"""Rows of :func:`docs_mined` by default: those that the scales up to ``night`` read, and that were mined first."""
+"""Rows of :func:`docs_mined` by default: those that the scales up to ``night`` read, that were mined first, and that
+every way of mining has.
+"""
 
 _RETRIEVAL = 256  # rows of it in a blend
 _EACH = 16  # texts of each package in a blend
 
 
-def docs_mined(rows: int | None = MINED) -> dict[str, Dataset]:
+def docs_mined(rows: int | None = MINED, mining: str = "95") -> dict[str, Dataset]:
     """Summary lines with their descriptions and seven hard negatives each.
 
     Args:
         rows: The first mined pairs; None for all.
+        mining: A key of ``workbook.corpora.authored.MININGS``, or ``random`` for documents drawn at random.
 
     Raises:
+        UnknownNameError: No such mining.
         MissingDataError: None of the mined pairs is in this machine's corpus.
     """
-    return {"docs": _dataset(_mined(rows), "DocsRetrieval")}
+    return {"docs": _dataset(_mined(rows, mining), "DocsRetrieval")}
 
 
-def docs_blend(documents: str = "examples") -> dict[str, Dataset]:
+def docs_blend(clusters: str = "examples", classes: str = "labels") -> dict[str, Dataset]:
     """Retrieval, clusters and classes: a small version of the blend of NV-Embed's second stage.
 
     Retrieval is a part of :func:`docs_mined`. Clusters are the larger packages, with their summary lines as texts.
-    Classes are the polarities of the reviews' train split, with the label as document. There are no graded pairs to
-    train on offline.
+    Classes are the polarities of the reviews' train split. There are no graded pairs to train on offline.
 
     Args:
-        documents: What represents a cluster: ``examples`` or ``labels``. Only examples get the query's instruction.
+        clusters: What represents a cluster: ``examples`` or ``labels``. Only examples get the query's instruction.
+        classes: What represents a class, likewise. Two classes have one wrong label, hence one hard negative.
 
     Raises:
         UnknownNameError: Neither examples nor labels.
@@ -51,18 +56,19 @@ def docs_blend(documents: str = "examples") -> dict[str, Dataset]:
     Source: NV-Embed, sections 4.2 and 5.2.4.
     """
     train, praise = load_docs().packages("train", _EACH), reviews().query("split == 'train'")
-    packages = from_classes(train["query"], train["package"], documents=documents, negatives=NEGATIVES)
-    polarity = from_classes(praise["text"], praise["label"], documents="labels")
+    packages = from_classes(train["query"], train["package"], documents=clusters, negatives=NEGATIVES)
+    polarity = from_classes(praise["text"], praise["label"], documents=classes, negatives=NEGATIVES)
     return {
-        "retrieval": _dataset(_mined(MINED).head(_RETRIEVAL), "DocsRetrieval"),
-        "packages": _dataset(packages, "PackageClustering", symmetric=documents == "examples"),
-        "reviews": _dataset(polarity, "ReviewClassification"),
+        "retrieval": _dataset(_mined(MINED, "95").head(_RETRIEVAL), "DocsRetrieval"),
+        "packages": _dataset(packages, "PackageClustering", symmetric=clusters == "examples"),
+        "reviews": _dataset(polarity, "ReviewClassification", symmetric=classes == "examples"),
     }
 
 
-def _mined(rows: int | None) -> pd.DataFrame:
+def _mined(rows: int | None, mining: str) -> pd.DataFrame:
     """Columns query, positive, negative_1, ..."""
-    train, ids = load_docs().split("train").set_index("id"), hard_negatives()[:rows]
+    train = load_docs().split("train").set_index("id")
+    ids = _drawn(hard_negatives()[:rows], list(train.index)) if mining == "random" else hard_negatives(mining)[:rows]
     known = ids.map(set(train.index).__contains__).all(axis=1)  # isin is slow with the strings of pandas 3
     if not known.any():
         raise MissingDataError(
@@ -78,6 +84,16 @@ def _mined(rows: int | None) -> pd.DataFrame:
     texts = {"query": train.loc[ids["id"], "query"], "positive": train.loc[ids["id"], "document"]}
     texts |= {name: train.loc[ids[name], "document"] for name in ids.columns[1:]}
     return pd.DataFrame({name: list(column) for name, column in texts.items()})
+
+
+def _drawn(mined: pd.DataFrame, documents: list[str]) -> pd.DataFrame:
+    """The same queries with as many documents of other pairs, drawn at random with a fixed seed."""
+    draw, names = np.random.default_rng(0), list(mined.columns[1:])
+    found = []
+    for own in mined["id"]:
+        others = draw.choice(len(documents), len(names) + 1, replace=False)
+        found.append([documents[place] for place in others if documents[place] != own][: len(names)])
+    return mined.assign(**dict(zip(names, zip(*found, strict=True), strict=True)))
 
 
 def _dataset(rows: pd.DataFrame, task: str, *, symmetric: bool = False) -> Dataset:

@@ -31,7 +31,7 @@ def mine(
     teacher: SentenceTransformer,
     *,
     negatives: int = 1,
-    margin: float = 0.95,
+    margin: float | None = 0.95,
     corpus: Iterable[str] = (),
     instruction: str | None = None,
     batch_size: int = 32,
@@ -49,7 +49,8 @@ def mine(
         teacher: Any sentence-transformers model: ``workbook.backbones.load_encoder()`` offline, e5-mistral in the
             paper.
         negatives: Hard negatives per row.
-        margin: Share of the positive's score, more than 0 and at most 1.
+        margin: Share of the positive's score, more than 0 and at most 1; None for naive mining, which takes the nearest
+            documents whatever they score.
         corpus: Documents to mine besides all positives.
         instruction: Instruction of the queries, as the teacher's prompt.
         batch_size: Texts that the teacher reads at once.
@@ -66,8 +67,8 @@ def mine(
     """
     from sentence_transformers.util import mine_hard_negatives
 
-    if isinstance(margin, bool) or not isinstance(margin, int | float) or not 0 < margin <= 1:
-        raise InvalidValueError("margin", "a share of the positive's score, more than 0 and at most 1", margin)
+    if margin is not None and (isinstance(margin, bool) or not isinstance(margin, int | float) or not 0 < margin <= 1):
+        raise InvalidValueError("margin", "a share of the positive's score, more than 0 and at most 1, or None", margin)
     negatives = whole("negatives", negatives)
     if not len(pairs):
         raise InvalidValueError("pairs", "at least one query with a positive", "none")
@@ -81,7 +82,7 @@ def mine(
             wanted,
             teacher,
             corpus=documents,
-            relative_margin=1 - margin,
+            relative_margin=None if margin is None else 1 - margin,
             num_negatives=negatives,
             range_max=min(len(documents), max(_WINDOW, 20 * negatives)),
             query_prompt=instruction,

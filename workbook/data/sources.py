@@ -26,6 +26,7 @@ INSTRUCTIONS = ("query_instruction", "document_instruction")
 ENDINGS = (".jsonl", ".csv", ".txt")
 """Endings of a user's file."""
 
+_OTHER_MININGS = ("random", "naive", "90", "99")
 _NEGATIVE = re.compile(r"negative(?:_(\d+))?")
 _WORDS = (5, 60)  # of a sentence of the docs corpus
 # Neither a single letter nor one of these abbreviations ends a sentence: "e.g. NumPy", "Cohen et al. (1996)".
@@ -103,6 +104,8 @@ SOURCES: dict[str, dict[str, Callable[[], Any]]] = {
     "docs-mined-large": {"pairs": partial(docs_mined, None)},
     "docs-blend": {"pairs": docs_blend},
     "docs-blend-labels": {"pairs": partial(docs_blend, "labels")},
+    "docs-blend-examples": {"pairs": partial(docs_blend, "examples", "examples")},
+    **{f"docs-mined-{mining}": {"pairs": partial(docs_mined, mining=mining)} for mining in _OTHER_MININGS},
     "wikitext": {"chunks": wikitext, "texts": wikitext},
     "wiki1m": {"chunks": wiki1m, "texts": wiki1m},
     "e5": {"pairs": e5},
