@@ -158,11 +158,11 @@ def test_outcomes_that_were_not_kept_leave_the_number():
 
 def test_variants_of_notebook_03_are_read_back_from_their_names():
     names = pd.Series([variant.name for variant in nv_embed.POOLING.variants])
-    assert len(set(names)) == 16
+    assert len(set(names)) == 20
     read = nv_embed.parts(names)
     assert [nv_embed.name(*row) for row in read.itertuples(index=False)] == names.tolist()
     for variant, row in zip(nv_embed.POOLING.variants, read.itertuples(index=False), strict=True):
-        assert variant.options == {"pooling": nv_embed.POOLINGS[row.pooling], "attention": row.mask}
+        assert variant.options == {**nv_embed.POOLINGS[row.pooling], "attention": row.mask}
         assert len(variant.stages) == row.stage
 
 

@@ -88,10 +88,11 @@ def tokens_of_a_row(chain, stage):
 
     if stage.objective == "simcse":
         return 2 * mean(SOURCES[stage.data]["texts"]()[::40])
-    sides = ("query", "positive", *(f"negative_{number + 1}" for number in range(stage.negatives or 0)))
     total = count = 0
     for rows in SOURCES[stage.data]["pairs"]().values():
         frame = rows.to_pandas()[:: math.ceil(len(rows) / 300)]
+        own = sum(name.startswith("negative") for name in frame)  # rows with fewer negatives repeat theirs
+        sides = ("query", "positive", *(f"negative_{number % own + 1}" for number in range(stage.negatives or 0)))
         asked, other = (frame[f"{side}_instruction"].iloc[0] for side in ("query", "document"))
         total += len(rows) * sum(mean(frame[side], asked if side == "query" else other) for side in sides)
         count += len(rows)
@@ -120,7 +121,7 @@ def test_what_a_night_trains_is_warmed_up_as_at_cpu():
         for one, other in zip(*(recipe(method, scale, "tiny-llama").stages for scale in ("cpu", "night")), strict=True):
             assert other.warmup_steps / other.steps == pytest.approx(one.warmup_steps / one.steps, abs=0.005), method
             assert (other.learning_rate, other.max_length) == (one.learning_rate, one.max_length)
-            assert (other.batch_size == one.batch_size) == (one.objective != "reconstruction")
+            assert (other.batch_size == one.batch_size) == (one.objective != "reconstruction" and method != "nv-embed")
 
 
 @pytest.mark.parametrize(("architecture", "masking"), [("llama", (0.2, "bert")), ("mistral", (0.8, "roberta"))])
@@ -277,16 +278,34 @@ def test_the_ablations_of_nv_embed_differ_in_one_thing(scale):
     (single,) = nv_embed.single_stage(scale, "any").stages
     assert single.steps == first.steps + second.steps
     assert (single.data, single.blend, single.options["in_batch"]) == (second.data, True, False)
-    (together,) = nv_embed.single_stage_in_batch(scale, "any").stages
+    (together,) = nv_embed.single_stage(scale, "any", in_batch=True).stages
     assert (together.data, together.steps, together.options["in_batch"]) == (single.data, single.steps, True)
     assert together.accumulation == 1
-    assert nv_embed.with_labels(scale, "any").stages == (
+    assert nv_embed.retrieval_alone(scale, "any").stages == (first.model_copy(update={"steps": single.steps}),)
+    assert nv_embed.with_data(scale, "any", blend="docs-blend-labels").stages == (
         first,
         second.model_copy(update={"data": "docs-blend-labels"}),
     )
-    assert nv_embed.without_mining(scale, "any").stages == (first.model_copy(update={"negatives": 0}), second)
+    assert nv_embed.with_data(scale, "any", mined="docs-mined-naive").stages == (
+        first.model_copy(update={"data": "docs-mined-naive"}),
+        second,
+    )
+    apart, mixed = (nv_embed.with_data(scale, "any", blend="docs-blend-examples", mixed=m) for m in (False, True))
+    assert apart.stages == (first, mixed.stages[1].model_copy(update={"blend": False}))
+    others = nv_embed.with_in_batch(scale, "any").stages
+    assert others[0] == first
+    assert (others[1].options["in_batch"], others[1].data, others[1].steps) == (True, second.data, second.steps)
     for stage in (single, together):
         stage.resolved()
+
+
+@pytest.mark.parametrize("negatives", [1, 3, 7])
+def test_other_numbers_of_negatives_at_equal_sequences(negatives):
+    stages = nv_embed.recipe("night", "any").stages
+    other = nv_embed.with_negatives("night", "any", negatives).stages
+    for one, changed in zip(stages, other, strict=True):
+        assert changed.batch_size * (2 + changed.negatives) == one.batch_size * (2 + one.negatives)
+        assert changed == one.model_copy(update={"negatives": negatives, "batch_size": changed.batch_size})
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,16 +12,20 @@ from sklearn.metrics import v_measure_score
 
 from .. import evaluation
 from ..methods import nv_embed
+from ..training.recipe import Recipe
 from .grid import SUITES, Experiment, Variant
-from .suite import smaller, suites_and_loss
+from .suite import FEW_ENGLISH, smaller, suites_and_loss
 
 POOLINGS = {
-    "EOS": "last_token",
-    "mean": "mean",
-    "latent attention": "latent_attention",
-    "self-attention": "self_attention",
+    "EOS": {"pooling": "last_token"},
+    "prompted last token": {"pooling": "last_token", "suffix": "answer"},
+    "mean": {"pooling": "mean"},
+    "latent attention": {"pooling": "latent_attention"},
+    "self-attention": {"pooling": "self_attention"},
 }
-"""Names of poolings in the published tables, and their names in the library."""
+"""Names of poolings in the published tables, and the options of the chain. The prompted last token is ours: to a chat
+model EOS means the end of a message, and the prompt suffix asks it for an answer.
+"""
 
 MASKS = ("bidirectional", "causal")
 _STAGES = ("retrieval", "blended")
@@ -42,7 +48,7 @@ def parts(variants: pd.Series) -> pd.DataFrame:
     return found.astype({"stage": int})
 
 
-_measure = partial(suites_and_loss, others=("PackageClustering",))
+_measure = partial(suites_and_loss, others=("PackageClustering",), english=FEW_ENGLISH)
 
 
 def shuffled_clusters(scale: str) -> dict[str, float]:
@@ -67,9 +73,9 @@ POOLING = Experiment(
             name(pooling, mask, stages),
             "nv-embed",
             _STAGES[:stages],
-            {"pooling": POOLINGS[pooling], "attention": mask},
+            {**POOLINGS[pooling], "attention": mask},
         )
-        for stages in (1, 2)
+        for stages in (2, 1)
         for mask in MASKS
         for pooling in POOLINGS
     ),
@@ -79,21 +85,37 @@ POOLING = Experiment(
     rerun_variants=(name("latent attention", "bidirectional", 2),),
     version=2,
 )
+
+
+def _way(name: str, recipe: Callable[..., Recipe], *stages: str, **arguments: Any) -> Variant:
+    return Variant(name, "nv-embed", stages or _STAGES, recipe=partial(recipe, **arguments))
+
+
 RECIPES = Experiment(
     name="03_recipes",
     description="Other ways to run the stages of NV-Embed: the offline suites and clusters of packages",
     variants=(
-        Variant("two stages", "nv-embed", _STAGES),
-        Variant("single stage", "nv-embed", ("blended",), recipe=nv_embed.single_stage),
-        Variant("single stage, in-batch", "nv-embed", ("blended",), recipe=nv_embed.single_stage_in_batch),
-        Variant("reversed", "nv-embed", _STAGES, recipe=nv_embed.reversed_order),
-        Variant("labels for clusters", "nv-embed", _STAGES, recipe=nv_embed.with_labels),
-        Variant("without mining", "nv-embed", _STAGES, recipe=nv_embed.without_mining),
+        Variant("untrained", "nv-embed"),
+        _way("two stages", nv_embed.recipe),
+        _way("retrieval alone", nv_embed.retrieval_alone, "retrieval"),
+        _way("single stage", nv_embed.single_stage, "blended"),
+        _way("single stage, in-batch", nv_embed.single_stage, "blended", in_batch=True),
+        _way("reversed", nv_embed.reversed_order),
+        _way("both stages in-batch", nv_embed.with_in_batch),
+        _way("1 negative", nv_embed.with_negatives, negatives=1),
+        _way("random negatives", nv_embed.with_data, mined="docs-mined-random"),
+        _way("naive mining", nv_embed.with_data, mined="docs-mined-naive"),
+        _way("labels for clusters", nv_embed.with_data, blend="docs-blend-labels"),
+        _way("examples for classes", nv_embed.with_data, blend="docs-blend-examples"),
+        _way("one task a batch", nv_embed.with_data, blend="docs-blend-examples", mixed=False),
+        _way("3 negatives", nv_embed.with_negatives, negatives=3),
+        _way("margin 90 %", nv_embed.with_data, mined="docs-mined-90"),
+        _way("margin 99 %", nv_embed.with_data, mined="docs-mined-99"),
     ),
     sizes=smaller,
     measure=_measure,
     inputs=SUITES,
     rerun_variants=("two stages",),
-    version=2,
+    version=3,
 )
 EXPERIMENTS = (POOLING, RECIPES)

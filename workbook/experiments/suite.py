@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _ALONG = " outcomes"
+FEW_ENGLISH = ("STSBenchmark-dev", "XQuADParagraphs", "Emotions")
+"""One task of suite english for similarity, one for retrieval and one for classes: a fifth of the suite's tokens, for
+grids of many models.
+"""
+
 # Those of cpu are of its records, beside which notebooks measure an encoder and chance; they go when night's take over.
 _SMALLER = {
     "quick": {"queries": 8, "documents": 16, "texts": 24, "pairs": 48, "max_length": 48},
@@ -43,25 +48,29 @@ def smaller(scale: str) -> Scale:
     return get_scale(scale).model_copy(update=_SMALLER.get(scale, {}))
 
 
-def suites(model: SentenceTransformer, sizes: Scale, others: tuple[str, ...] = ()) -> pd.DataFrame:
+def suites(
+    model: SentenceTransformer,
+    sizes: Scale,
+    others: tuple[str, ...] = (),
+    english: tuple[str, ...] = SUITES["english"].tasks,
+) -> pd.DataFrame:
     """Both offline suites, in-domain and out-of-domain, other offline tasks, and the real English that is at hand.
 
-    From scale ``night`` on, every task of suite ``english`` is measured whose files are on this machine. No verdict
-    needs them, so a record that lacks them is no older than one that has them.
+    From scale ``night`` on, every task of ``english`` is measured whose files are on this machine. No verdict needs
+    them, so a record that lacks them is no older than one that has them.
 
     Args:
         model: An embedder; it is left as it is.
         sizes: Sizes of evaluation.
         others: Names of other offline tasks.
+        english: Names of tasks of suite ``english``.
 
     Returns:
         One row per task: metric (``score``), task, type, score, low, high (points), items, outcomes.
     """
     parts = {"docs": [*evaluation.OFFLINE_SUITES, *others]}
-    if sizes.queries >= get_scale("night").queries and (
-        english := [t for t in SUITES["english"].tasks if is_at_hand(t)]
-    ):
-        parts["english"] = english
+    if sizes.queries >= get_scale("night").queries and (at_hand := [task for task in english if is_at_hand(task)]):
+        parts["english"] = at_hand
     frames = []
     for instructions, tasks in parts.items():
         options = {"scale": sizes, "max_length": sizes.max_length, "instructions": instructions, "progress": False}
@@ -137,19 +146,22 @@ def held_out_loss(model: SentenceTransformer, batches: int = 2, size: int = 32, 
     return Outcomes.of_values(torch.cat(losses).tolist(), pairs["id"])
 
 
-def suites_and_loss(model: SentenceTransformer, sizes: Scale, others: tuple[str, ...] = ()) -> pd.DataFrame:
+def suites_and_loss(
+    model: SentenceTransformer,
+    sizes: Scale,
+    others: tuple[str, ...] = (),
+    english: tuple[str, ...] = SUITES["english"].tasks,
+) -> pd.DataFrame:
     """:func:`suites`, and the loss on held-out pairs.
 
     Args:
-        model: An embedder; it is left as it is.
-        sizes: Sizes of evaluation.
-        others: Names of other offline tasks.
+        model, sizes, others, english: As for :func:`suites`.
 
     Returns:
         One row per task: metric (``score`` in points, or ``loss`` in nats), task, type, score, low, high, items,
         outcomes.
     """
-    scores = suites(model, sizes, others)
+    scores = suites(model, sizes, others, english)
     with cut_to(model, sizes.max_length):
         return pd.concat([scores, row("held-out pairs", held_out_loss(model), metric="loss")], ignore_index=True)
 

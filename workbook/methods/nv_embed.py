@@ -26,12 +26,12 @@ _PAPER = {
 SIZES = {
     "quick": {"steps": 4, "batch_size": 4, "negatives": 1, "max_length": 40, "learning_rate": 1e-3, "warmup_steps": 1},
     "cpu": {"steps": 10, "batch_size": 16, "negatives": 1, "max_length": 40, "learning_rate": 1e-3, "warmup_steps": 1},
-    # The stages share some 256,000 tokens: 78 batches of 16 rows of 102 tokens (query, document and negative), and 105
-    # of the blend, whose rows have 76.
+    # The stages share some 256,000 tokens: 84 batches of five rows of nine texts, and 125 of the blend. Seven negatives
+    # are the paper's; a batch of as many texts has fifteen rows with one negative.
     "night": {
-        "steps": 78,
-        "batch_size": 16,
-        "negatives": 1,
+        "steps": 84,
+        "batch_size": 5,
+        "negatives": 7,
         "max_length": 40,
         "learning_rate": 1e-3,
         "warmup_steps": 8,
@@ -62,7 +62,7 @@ helps to make.
 SECOND = {
     "quick": {"learning_rate": 7.5e-4},
     "cpu": {"learning_rate": 7.5e-4},
-    "night": {"steps": 105, "learning_rate": 7.5e-4, "warmup_steps": 10},
+    "night": {"steps": 125, "learning_rate": 7.5e-4, "warmup_steps": 12},
     "gpu": {"data": "docs-blend", "steps": 80, "learning_rate": 2.25e-4, "warmup_steps": 8},
     "paper": {"steps": 18_000, "learning_rate": 1.5e-5, "accumulation": 8},
 }
@@ -156,8 +156,8 @@ def single_stage(scale: str, backbone: str, in_batch: bool = False) -> Recipe:
     return Recipe(stages=(stage,))
 
 
-def single_stage_in_batch(scale: str, backbone: str) -> Recipe:
-    """:func:`single_stage` with in-batch negatives.
+def retrieval_alone(scale: str, backbone: str) -> Recipe:
+    """The first stage for as many steps as the two stages have together: the control of what the second one adds.
 
     Args:
         scale: Name of the scale.
@@ -166,13 +166,49 @@ def single_stage_in_batch(scale: str, backbone: str) -> Recipe:
     Raises:
         UnknownNameError: No such scale.
     """
-    return single_stage(scale, backbone, in_batch=True)
+    stage = retrieval(scale)
+    return Recipe(stages=(stage.model_copy(update={"steps": stage.steps + blended(scale).steps}),))
 
 
-def with_labels(scale: str, backbone: str) -> Recipe:
-    """The two stages with clusters represented by their labels, where :func:`recipe` represents them by examples.
+def with_negatives(scale: str, backbone: str, negatives: int) -> Recipe:
+    """The two stages with another number of hard negatives, and as many texts in a batch.
 
-    Only the offline data have both forms.
+    Args:
+        scale: Name of the scale.
+        backbone: Name of the backbone.
+        negatives: Hard negatives per row.
+
+    Raises:
+        UnknownNameError: No such scale.
+    """
+    stages = recipe(scale, backbone).stages
+    texts = stages[0].batch_size * (2 + stages[0].negatives)
+    update = {"negatives": negatives, "batch_size": max(2, texts // (2 + negatives))}
+    return Recipe(stages=tuple(stage.model_copy(update=update) for stage in stages))
+
+
+def with_data(scale: str, backbone: str, *, mined: str = "", blend: str = "", mixed: bool = True) -> Recipe:
+    """The two stages on other offline data: other hard negatives, or other representations of classes and clusters.
+
+    Args:
+        scale: Name of the scale.
+        backbone: Name of the backbone.
+        mined: Source of the first stage; empty for the recipe's own.
+        blend: Source of the second, likewise.
+        mixed: Whether the second stage mixes its tasks within a batch; otherwise a batch holds one task.
+
+    Raises:
+        UnknownNameError: No such scale.
+
+    Source: NV-Embed, sections 2.2, 4.1.1, 5.2.4 and 5.2.5, tables 4 and 5. Table 4 changes mining in the first stage.
+    """
+    first, second = recipe(scale, backbone).stages
+    first = first.model_copy(update={"data": mined or first.data})
+    return Recipe(stages=(first, second.model_copy(update={"data": blend or second.data, "blend": mixed})))
+
+
+def with_in_batch(scale: str, backbone: str) -> Recipe:
+    """The two stages, both with in-batch negatives.
 
     Args:
         scale: Name of the scale.
@@ -180,30 +216,5 @@ def with_labels(scale: str, backbone: str) -> Recipe:
 
     Raises:
         UnknownNameError: No such scale.
-
-    Source: NV-Embed, section 5.2.4 and tables 4 and 5.
     """
-    return _changed(scale, blended={"data": "docs-blend-labels"})
-
-
-def without_mining(scale: str, backbone: str) -> Recipe:
-    """The two stages, the first with in-batch negatives alone.
-
-    Without hard negatives there are also fewer candidates. The paper does not say which negatives its training without
-    mining has.
-
-    Args:
-        scale: Name of the scale.
-        backbone: Name of the backbone.
-
-    Raises:
-        UnknownNameError: No such scale.
-
-    Source: NV-Embed, table 4, rows S0 and S1.
-    """
-    return _changed(scale, retrieval={"negatives": 0})
-
-
-def _changed(scale: str, **updates: dict) -> Recipe:
-    stages = recipe(scale, "").stages
-    return Recipe(stages=tuple(stage.model_copy(update=updates.get(stage.name, {})) for stage in stages))
+    return Recipe(stages=(retrieval(scale), blended(scale, in_batch=True)))
