@@ -438,6 +438,30 @@ def test_published_labels_and_examples_are_sixteen_tasks_of_mteb():
     assert clustering.mean().to_dict() == pytest.approx(recipes[["labels", "examples"]].to_dict(), abs=0.01)
 
 
+def test_published_samples_are_those_of_the_instructions_and_mteb_counts_the_classes():
+    frame = papers.published("nv_embed_samples").set_index("task")
+    said = authored.instructions("nv_embed")
+    assert set(frame.index) == set(said["task"][said["source"].str.contains("training")])
+    by_type = frame.groupby("task_type")["samples"].agg(["size", "sum"]).T.to_dict("list")
+    assert by_type == {
+        "Retrieval": [16, 1_895_900],
+        "STS": [3, 4_800],
+        "Classification": [12, 245_000],
+        "Clustering": [11, 316_300],
+    }
+    assert frame.query("classes > 0")["task_type"].isin(["Classification", "Clustering"]).all()
+    assert list(frame.query("classes == 0 and task_type == 'Clustering'").index) == [
+        "Reddit-Clustering-S2S", "Stackexchange-Clustering-S2S"
+    ]  # fmt: skip
+    names = {"Reddit-Clustering": "RedditClustering", "Stackexchange-Clustering": "StackExchangeClustering"}
+    for task, row in frame.query("classes > 0").iterrows():
+        counted = mteb.get_task(names.get(task, task)).metadata.descriptive_stats
+        split = counted["train" if row["task_type"] == "Classification" else "test"]
+        english = split.get("hf_subset_descriptive_stats", {}).get("en", split)
+        labels = english.get("label_statistics") or english["labels_statistics"]
+        assert labels["unique_labels"] == row["classes"], task
+
+
 def test_published_models_beside_lens_have_their_own_papers_numbers():
     frame = papers.published("lens_mteb")
     assert len(frame) == 15 * 8

@@ -9,6 +9,7 @@ from training_tools import stage, tiny, trained
 from workbook import backbones
 from workbook.data import rows as data
 from workbook.errors import InvalidValueError
+from workbook.methods import nv_embed
 
 ROWS = [
     {"query": "how warm", "positive": "twenty degrees", "negative": "a red hat", "instruction": "Answer."},
@@ -87,3 +88,31 @@ def test_a_task_with_one_row_is_blended_too(tmp_path, recwarn):
     loaded = load(write(tmp_path, ROWS[1:]))
     assert "how cold" in {row["query"]["text"] for row in loaded.datasets["blend"]}
     assert not recwarn.list
+
+
+def test_a_stage_for_all_tasks_refuses_retrieval_alone(tmp_path):
+    """Named sources are known; rows of a file name their task, and are of retrieval if they don't."""
+    said = "expected other tasks than retrieval too.*got 'retrieval alone'.*--data blended=FILE"
+    for source in ("docs-mined", write(tmp_path), write(tmp_path, [row | {"task": "retrieval"} for row in ROWS])):
+        with pytest.raises(InvalidValueError, match=said):
+            load(source, mixed=True)
+    plain = load(write(tmp_path))
+    named = load(write(tmp_path, [*ROWS[:-1], ROWS[-1] | {"task": "sts"}]), mixed=True)
+    assert named.fingerprint == plain.fingerprint  # the task is not trained on
+    assert load("docs-blend", mixed=True).fingerprint == load("docs-blend").fingerprint
+
+
+def test_the_published_second_stage_asks_for_your_own_file(own, tmp_path):
+    """Before anything trains, and before the retrieval data are looked for."""
+    said = "Stage blended: training data e5: expected other tasks.*, got 'retrieval alone'"
+    with pytest.raises(InvalidValueError, match=said):
+        trained(nv_embed.blended("paper"))
+
+
+def test_fewer_hard_negatives_than_asked_for_are_said_once(tmp_path, recwarn):
+    load(write(tmp_path), negatives=1)
+    assert not recwarn
+    load(write(tmp_path), negatives=7)
+    assert [str(one.message) for one in recwarn] == [
+        "tasks: 7 hard negatives are asked for, rows have 1: trained with 1."
+    ]

@@ -179,7 +179,8 @@ def test_nv_embed_as_published():
     assert (pooling.latents, pooling.heads, pooling.head_dimension, pooling.mlp) == (512, 8, 4, "geglu")
     assert (first.steps, second.steps) == (20_000, 18_000)
     assert (first.learning_rate, second.learning_rate) == (2e-5, 1.5e-5)
-    assert (first.blend, second.blend) == (False, True)
+    assert (first.blend, second.blend) == (True, True)  # section 2.2
+    assert (first.mixed, second.mixed) == (False, True)
     assert (first.options.get("in_batch", True), second.options["in_batch"]) == (True, False)
     for stage in (first, second):
         assert (stage.batch_size, stage.negatives, stage.warmup_steps, stage.max_length) == (128, 7, 50, 512)

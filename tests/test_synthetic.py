@@ -15,6 +15,7 @@ from workbook.errors import InvalidValueError, UnknownNameError
 KEYS = {
     "short-long": ("user_query", "positive_document", "hard_negative_document1", "hard_negative_document2"),
     "long-short": ("input_text", "label", "misleading_label"),
+    "short-short": ("input", "positive_document"),
 }
 TASK = "Given a bird's name, retrieve what {it} eats"
 NUMBERS = iter(range(10**6))
@@ -65,7 +66,7 @@ def test_prompts_name_every_key_and_placeholder(kind):
 
 
 def test_the_values_are_the_papers():
-    """Tables 15 and 16."""
+    """Tables 15 and 16; the third kind has none, since all texts are English."""
     level, clear = ("high school", "college", "PhD"), ("clear", "understandable with some effort", "ambiguous")
     assert PROMPTS["short-long"].placeholders == {
         "query_type": ("extremely long-tail", "long-tail", "common"),
@@ -79,6 +80,7 @@ def test_the_values_are_the_papers():
         "difficulty": level,
         "clarity": clear,
     }
+    assert PROMPTS["short-short"].placeholders == {}
 
 
 @pytest.mark.parametrize("kind", PROMPTS)
@@ -101,11 +103,12 @@ def test_the_seed_decides_the_prompts_and_failures_do_not(kind):
 
     first = prompts(Obliging(kind))
     assert first == prompts(Obliging(kind), seed=0)
-    assert first != prompts(Obliging(kind), seed=1)
+    drawn = bool(PROMPTS[kind].placeholders)
+    assert (first != prompts(Obliging(kind), seed=1)) == drawn
     assert first == prompts(Scripted("no"))
     again = prompts(Scripted("no"), attempts=2)
     assert again[::2] == first
-    assert again[1::2] != first
+    assert (again[1::2] != first) == drawn
 
 
 # Step one
@@ -119,12 +122,13 @@ def test_tasks():
     assert chat.prompts == [PROMPTS["long-short"].brainstorm]
 
 
-def test_tasks_of_the_prompt_are_not_the_models():
-    own = [line[2:] for line in PROMPTS["short-long"].brainstorm.splitlines() if line.startswith("- For")]
+@pytest.mark.parametrize("kind", ["short-long", "short-short"])
+def test_tasks_of_the_prompt_are_not_the_models(kind):
+    own = [line[2:] for line in PROMPTS[kind].brainstorm.splitlines() if line.startswith("- For")]
     assert len(own) == 3
-    assert tasks(Scripted([*own, "Find laws"]), "short-long") == ["Find laws"]
+    assert tasks(Scripted([*own, "Find laws"]), kind) == ["Find laws"]
     with pytest.raises(InvalidValueError, match="1 x no task but those of the prompt"):
-        tasks(Scripted(own), "short-long", attempts=1)
+        tasks(Scripted(own), kind, attempts=1)
 
 
 NO_TASKS = [{"tasks": ["Find laws"]}, "Find laws", '["Find laws", "Find', [], ["Find laws", 3], ["Find laws", " "]]
@@ -186,7 +190,7 @@ def test_a_fence_or_prose_around_the_object_does_no_harm(kind, around):
 
 def bad(kind):
     """Answers that must not be used, by what the reason says."""
-    first, second, *_, last = KEYS[kind]
+    first, second, before, last = (KEYS[kind][place] for place in (0, 1, -2, -1))
     whole = json.dumps(good(kind))
     copied = next(line for line in PROMPTS[kind].example.splitlines() if line.startswith(f'- "{last}"'))
     return {
@@ -207,7 +211,7 @@ def bad(kind):
         f"{second}: Input should be a valid string": good(kind, **{second: 7}),
         f"{last}: Input should be a valid string": good(kind, **{last: ["one", "two"]}),
         f"{last}: Input should be a valid string ": whole.replace(f'"{last} number', f'"\\ud800{last} number'),
-        f"{second} and {last} say the same": good(kind, **{second: "Not spam", last: "not  SPAM "}),
+        f"{before} and {last} say the same": good(kind, **{before: "Not spam", last: "not  SPAM "}),
         f"{first} and {second} say the same": good(kind, **{first: "Birds", second: "Birds"}),
         f"{first} copies the prompt": good(kind, **{first: TASK.upper()}),
         f"{last} copies the prompt": good(kind, **{last: copied.partition(": ")[2]}),
@@ -248,8 +252,8 @@ def test_the_attempts_say_how_each_call_went():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: tasks(str, "long-long"), UnknownNameError, "kind of synthetic task.*short-long, long-short"),
-        (lambda: examples(str, "short", ["a"]), UnknownNameError, "Did you mean"),
+        (lambda: tasks(str, "long-long"), UnknownNameError, "kind of synthetic task.*long-short, short-short"),
+        (lambda: examples(str, "short-sort", ["a"]), UnknownNameError, "Did you mean"),
         (lambda: examples(str, "short-long", []), InvalidValueError, "at least one task"),
         (lambda: examples(str, "short-long", "Find laws"), InvalidValueError, "a list of at least one task"),
         (lambda: examples(str, "short-long", ["Find laws", " "]), InvalidValueError, "tasks: expected sentences"),

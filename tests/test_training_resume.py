@@ -366,6 +366,7 @@ def test_what_a_kept_stage_takes_for_granted():
         "limit": None,
         "negatives": None,
         "blend": False,
+        "mixed": False,
         "teacher": None,
         "accumulation": 1,
         "warmup_steps": 0,

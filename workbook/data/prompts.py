@@ -1,7 +1,8 @@
 """The prompts for writing synthetic training data, and the form of their answers.
 
 They are data of the method: keys, placeholders and their values are exactly the paper's, and everything that it asks
-for is asked for, but the sentences are ours.
+for is asked for, but the sentences are ours. NV-Embed prints no prompts of its third kind, ``short-short``: its keys
+are those of E5-mistral, whose prompts it adjusts.
 """
 
 from __future__ import annotations
@@ -43,6 +44,13 @@ class ClassificationExample(Example):
     input_text: Text
     label: Text
     misleading_label: Text
+
+
+class MatchingExample(Example):
+    """A short text and another that matches it; in the order of the columns of pairs."""
+
+    input: Text
+    positive_document: Text
 
 
 @dataclass(frozen=True)
@@ -137,10 +145,37 @@ What to keep to:
         },
         output=ClassificationExample,
     ),
-}
-"""Prompts by kind: ``short-long`` matches queries with documents (retrieval), ``long-short`` texts with labels.
+    "short-short": Prompts(
+        brainstorm=f"""Think up text matching tasks that could be of use in practice, in which queries and the texts \
+that match them are both very short: a phrase, a sentence, two at most.
 
-Source: NV-Embed, section 4.3, tables 15 and 16, after E5-mistral (Wang et al. 2023b).
+Three examples of what is meant:
+- For the title of a song, find titles of songs on the same subject
+- For what a tool is used for, find its name
+- For a proverb, find one that says the same in other words
+
+What to keep to:
+- Together, the tasks cover many domains and many ways in which two texts can match.
+{_LIST}""",
+        example=f"""This is your text matching task: {{task}}
+
+Write a single example of the task, as a JSON object with exactly these keys:
+- "input": a string, what the task says is given, a case of it chosen at random.
+- "positive_document": a string, a text that matches the input in the way of the task.
+
+What to keep to:
+- The "input" and the "positive_document" are both very short, a phrase or a sentence.
+- They share few words: it would be too easy then.
+- Each is written independently of the other.
+{_OBJECT}""",
+        placeholders={},
+        output=MatchingExample,
+    ),
+}
+"""Prompts by kind: ``short-long`` matches queries with documents (retrieval), ``long-short`` texts with labels,
+``short-short`` short texts with short ones.
+
+Source: NV-Embed, section 4.3, tables 15 and 16; the keys of ``short-short`` are of E5-mistral (Wang et al. 2023b).
 """
 
 

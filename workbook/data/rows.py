@@ -75,6 +75,7 @@ def load(
     limit: int | None = None,
     negatives: int | None = None,
     blend: bool = False,
+    mixed: bool = False,
 ) -> TrainingData:
     """The data of a training stage, from a source by name or from a file.
 
@@ -82,6 +83,7 @@ def load(
     ``.jsonl`` or ``.csv`` with the fields ``query`` and ``positive``; hard negatives are ``negative``, ``negative_1``,
     ..., in every row or in none; ``instruction`` (of the query) and ``document_instruction`` may be absent or blank.
     For a symmetric task give the instruction in both. Rows with different instructions become different data sets.
+    ``task`` names the task of a row if it is not retrieval; it is only read for ``mixed``.
     Hard negatives are left out for an objective that does not use them.
 
     A data set with a single remaining row is left out with a warning, except in a blend: its batches would have no
@@ -95,16 +97,18 @@ def load(
         instructions: Whether to return prompts; the data sets are the same without.
         limit: Largest number of rows in all. Each data set gets about its share, and is left out if that is a single
             row, except in a blend.
-        negatives: Largest number of hard negatives per row, the first of those that it has; None for all.
+        negatives: Largest number of hard negatives per row, the first of those that it has; None for all. A warning
+            says if no data set has as many.
         blend: Make one data set of all pairs, named ``blend``, whose values are {instruction, text}: a batch then mixes
             tasks. Rows with fewer hard negatives than others repeat theirs.
+        mixed: Refuse pairs that are all of retrieval.
 
     Raises:
         UnknownNameError: No such source, objective or kind of file.
         MissingDataError: No such file, or the public data can't be found.
         InvalidValueError: A source without the kind of data that the objective reads, too little text for a chunk, too
             few distinct rows, a text of more than ``workbook.texts.LONGEST`` characters, an impossible limit, hard
-            negatives that nothing reads, or a blend of rows with and without them.
+            negatives that nothing reads, a blend of rows with and without them, or retrieval alone.
         DamagedFileError: A file with a missing, blank or non-string field, or without rows; the message names file,
             line and field.
 
@@ -120,13 +124,14 @@ def load(
         if negatives:
             raise InvalidValueError("negatives", f"none for {objective}, which has no use for them", negatives)
         negatives = 0
-    name, found = read(source, kind.reads)
+    name, found = read(source, kind.reads, mixed)
     if kind.reads == "chunks":
         parts = [_part(name, Dataset.from_dict({"chunk": list(_chunks(found, tokenizer, max_length, source))}))]
     elif kind.reads == "texts":
         parts = [_part(name, Dataset.from_dict({"text": found}))]
     else:
-        parts = [part for name, pairs in found.items() for part in _by_instructions(name, _narrowed(pairs, negatives))]
+        narrowed = _narrowed(found, negatives)
+        parts = [part for name, pairs in narrowed.items() for part in _by_instructions(name, pairs)]
     alone = kind.reads == "chunks" or blend  # a single row is enough
     parts = _large_enough(_limited(parts, limit), 1 if alone else 2, source, limit)
     if blend:
@@ -163,10 +168,18 @@ class _Part(NamedTuple):
     prompts: dict[str, str]
 
 
-def _narrowed(pairs: Dataset, negatives: int | None) -> Dataset:
+def _narrowed(found: dict[str, Dataset], negatives: int | None) -> dict[str, Dataset]:
     """The pairs with their first hard negatives only."""
-    hard = [name for name in pairs.column_names if name.startswith("negative")]
-    return pairs.remove_columns(hard[len(hard) if negatives is None else negatives :])
+    hard = {name: [one for one in found[name].column_names if one.startswith("negative")] for name in found}
+    most = max(map(len, hard.values()))
+    if negatives is None:
+        return found
+    if negatives > most:
+        warnings.warn(
+            f"{', '.join(found)}: {negatives} hard negatives are asked for, rows have {most}: trained with {most}.",
+            stacklevel=3,
+        )
+    return {name: pairs.remove_columns(hard[name][negatives:]) for name, pairs in found.items()}
 
 
 def _by_instructions(name: str, pairs: Dataset) -> Iterator[_Part]:

@@ -23,6 +23,9 @@ from .blend import docs_blend, docs_mined
 INSTRUCTIONS = ("query_instruction", "document_instruction")
 """Columns of pairs that hold the instructions, or empty strings."""
 
+RETRIEVAL = "retrieval"
+"""The task of rows that name none. Others are named in the field ``task`` of a user's file."""
+
 ENDINGS = (".jsonl", ".csv", ".txt")
 """Endings of a user's file."""
 
@@ -33,12 +36,13 @@ _WORDS = (5, 60)  # of a sentence of the docs corpus
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\b\w\.)(?<!\b(?:al|cf|vs|Eq)\.)\s+(?=[A-Z\"(])")
 
 
-def read(source: str | os.PathLike, kind: str) -> tuple[str, list[str] | dict[str, Dataset]]:
+def read(source: str | os.PathLike, kind: str, mixed: bool = False) -> tuple[str, list[str] | dict[str, Dataset]]:
     """Name and content of a source or a file.
 
     Args:
         source: One of :data:`SOURCES`, or a path.
         kind: ``pairs``, ``texts``, or ``chunks`` for texts that are cut into chunks afterwards.
+        mixed: Refuse retrieval alone.
 
     Returns:
         The name of the source or the stem of the file; and texts, or data sets of pairs by name, with the columns
@@ -51,6 +55,8 @@ def read(source: str | os.PathLike, kind: str) -> tuple[str, list[str] | dict[st
         if kind not in SOURCES[source]:
             able = ", ".join(name for name, readers in SOURCES.items() if kind in readers)
             raise InvalidValueError("training source", f"one that has {kind} ({able}, or a file)", source)
+        if mixed and source not in MIXED:
+            raise _retrieval_alone(source)
         return source, SOURCES[source][kind]()
     if not isinstance(source, str | os.PathLike):
         raise InvalidValueError("training source", f"one of {', '.join(SOURCES)}, or the path of a file", source)
@@ -63,6 +69,8 @@ def read(source: str | os.PathLike, kind: str) -> tuple[str, list[str] | dict[st
         raise MissingDataError(f"Training data: expected a file ({endings}) at {path}, found {got}. Check the path.")
     if path.suffix.lower() not in ENDINGS:
         raise UnknownNameError("kind of training file", path.name, ENDINGS, "Convert it to one of these.")
+    if mixed and all((row.get("task") or RETRIEVAL) == RETRIEVAL for _, row in records(path)):
+        raise _retrieval_alone(path)
     return path.stem, _pairs(path) if kind == "pairs" else _texts(path)
 
 
@@ -112,6 +120,9 @@ SOURCES: dict[str, dict[str, Callable[[], Any]]] = {
 }
 """Sources by name, with a reader for each kind of data that they have."""
 
+MIXED = ("docs-blend", "docs-blend-labels")
+"""Those of them that hold other tasks than retrieval too."""
+
 
 def _texts(path: Path) -> list[str]:
     if path.suffix.lower() == ".txt":
@@ -132,13 +143,20 @@ def _pairs(path: Path) -> dict[str, Dataset]:
     negatives = sorted(filter(None, map(_NEGATIVE.fullmatch, fields)), key=lambda match: int(match[1] or 0))
     wanted = ("query", "positive", *(match[0] for match in negatives))
     optional = ("instruction", "document_instruction")
-    _tell_unread(path, fields - {*wanted, *optional})
+    _tell_unread(path, fields - {*wanted, *optional, "task"})
     pairs = arrow(path, rows_of, fields=wanted, optional=optional, least=2)
     return {path.stem: pairs.rename_column("instruction", INSTRUCTIONS[0])}
 
 
 def _other_kind(path: Path, expected: str, got: str, objective: str) -> DamagedFileError:
     return DamagedFileError(f"{path}: expected {expected}; got {got}. The objective {objective} reads these.")
+
+
+def _retrieval_alone(source: str | Path) -> InvalidValueError:
+    return InvalidValueError(
+        f"training data {source}", "other tasks than retrieval too: classes, clusters or graded pairs",
+        "retrieval alone", "Give a file whose rows name their task, as in --data blended=FILE.",
+    )  # fmt: skip
 
 
 def _tell_unread(path: Path, fields: set[str]) -> None:

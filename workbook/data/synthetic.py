@@ -32,8 +32,9 @@ class Examples(NamedTuple):
     """The result of step two.
 
     Attributes:
-        rows: Columns query, positive, negative_1, for short-long tasks negative_2, and instruction (the task). Written
-            as ``.jsonl``, one file per kind, they are training data. Empty if no answer was usable.
+        rows: Columns query, positive, for long-short tasks negative_1, for short-long ones negative_2 too, and
+            instruction (the task). Written as ``.jsonl``, one file per kind, they are training data; short-short pairs
+            have no hard negatives until :func:`~.curation.mine` finds some. Empty if no answer was usable.
         attempts: One row per call: kind, task, attempt (from 1), ok, reason (blank if ok) and the output.
     """
 
@@ -94,7 +95,8 @@ def examples(chat: Chat, kind: str, tasks: Sequence[str], *, seed: int = 0, atte
         chat: Function of a prompt that returns an answer.
         kind: One of :data:`PROMPTS`.
         tasks: Sentences, from :func:`tasks` or your own; one that is named twice gets two examples.
-        seed: Of the placeholders' values, which are drawn again for each call.
+        seed: Of the placeholders' values, which are drawn again for each call. Short-short prompts have none: there
+            only the chat model makes two examples of a task differ.
         attempts: Largest number of calls per example; the first usable answer ends them.
 
     Returns:
@@ -105,7 +107,7 @@ def examples(chat: Chat, kind: str, tasks: Sequence[str], *, seed: int = 0, atte
         UnknownNameError: No such kind.
         InvalidValueError: No task, or one that is blank or not a string.
 
-    Source: NV-Embed, section 4.3, tables 15 and 16.
+    Source: NV-Embed, section 4.3, tables 15 and 16: 40,000 examples of each kind, two of each task.
     """
     prompts = _prompts(kind)
     if isinstance(tasks, str) or not len(tasks):

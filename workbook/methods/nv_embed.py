@@ -47,16 +47,16 @@ SIZES = {
         "learning_rate": 3e-4,
         "warmup_steps": 12,
     },
-    "paper": _PAPER | {"steps": 20_000, "learning_rate": 2e-5},
+    "paper": _PAPER | {"steps": 20_000, "learning_rate": 2e-5, "blend": True},
 }
 """Sizes of the first stage by scale; those of ``paper`` are of table 11 and appendix C.
 
 Differences from the paper: it does not name the layers that get an adapter, here all linear ones. AdamW, which has the
-weight decay, stands for Adam. Data sets are drawn in proportion to their rows, not uniformly. Examples of clusters get
-the instruction on both sides too, which the paper says of similar texts alone. The data of table 12 are not public as a
-whole: ``paper`` reads the public portion of E5's, which holds many of its retrieval sets with one hard negative each.
-Classes, clusters and graded pairs come from your own file (``--data blended=FILE``), which ``workbook.data.curation``
-helps to make.
+weight decay, stands for Adam. A blend draws rows uniformly, and so data sets in proportion to their rows; the paper's
+"uniformly" may mean the data sets. Examples of clusters get the instruction on both sides too, which the paper says of
+similar texts alone. The data of table 12 are not public as a whole: the first stage of ``paper`` reads the public
+portion of E5's, which holds many of its retrieval sets with one hard negative each. The second refuses to read
+retrieval alone: give it classes, clusters and graded pairs in your own file (``--data blended=FILE``).
 """
 
 SECOND = {
@@ -64,7 +64,7 @@ SECOND = {
     "cpu": {"learning_rate": 7.5e-4},
     "night": {"steps": 125, "learning_rate": 7.5e-4, "warmup_steps": 12},
     "gpu": {"data": "docs-blend", "steps": 80, "learning_rate": 2.25e-4, "warmup_steps": 8},
-    "paper": {"steps": 18_000, "learning_rate": 1.5e-5, "accumulation": 8},
+    "paper": {"steps": 18_000, "learning_rate": 1.5e-5, "accumulation": 8, "mixed": True},
 }
 """Differences of the second stage from the first, by scale."""
 
@@ -102,7 +102,7 @@ def blended(scale: str, in_batch: bool = False) -> Stage:
     options = _TEMPERATURE | {"in_batch": in_batch}
     if in_batch:  # GradCache keeps the batch whole, where accumulation would split it
         sizes, options = sizes | {"accumulation": 1}, options | _GRADCACHE.get(name, {})
-    return Stage(name="blended", objective="contrastive", options=options, blend=True, **sizes)
+    return Stage(name="blended", objective="contrastive", options=options, **sizes | {"blend": True})
 
 
 def recipe(scale: str, backbone: str) -> Recipe:

@@ -42,6 +42,7 @@ PUBLISHED = {
     "nv_embed_pooling": ("model", "stage", "pooling", "attention", *_BY_TYPE),
     "nv_embed_training": ("recipe", "part", *_BY_TYPE),
     "nv_embed_labels": ("task", "documents", "score", "source"),
+    "nv_embed_samples": ("task", "task_type", "samples", "classes", "source"),
     "nv_embed_air_bench": ("model", "part", "domain", "tasks", "metric", "score", "source"),
     "nv_embed_compression": ("model", "sparsity", "criterion", "retraining", "precision", "tasks", "score", "source"),
     "lens_mteb": ("model", "dimensions", "data", *_BY_TYPE),
@@ -148,6 +149,8 @@ _NUMBERS = {
     "tasks": int,
     "score": float,
     "hours": float,
+    "samples": int,
+    "classes": int,
     "tokens": float,
     "milliseconds": float,
 }
@@ -207,6 +210,10 @@ def published(table: str) -> pd.DataFrame:
         ``nv_embed_labels``: ``task`` (mteb's name, or average), ``documents`` (what represents a class in positives and
         negatives: labels or examples), ``score`` and ``source``.
 
+        ``nv_embed_samples``: ``task`` (of training, as in ``corpora.authored.instructions("nv_embed")``),
+        ``task_type``, ``samples`` (int64, as printed, in thousands and rounded), ``classes`` (int64, which the paper
+        does not print: mteb's count; 0 where there are none or it is not known) and ``source``.
+
         ``nv_embed_air_bench``: ``model``, ``part`` (of AIR-Bench: QA or Long-Doc), ``domain``, ``tasks``, ``metric``,
         ``score`` and ``source``.
 
@@ -253,9 +260,9 @@ def published(table: str) -> pd.DataFrame:
         DamagedFileError: The file is not the one described here; the message says what is wrong.
 
     Source:
-        LLM2Vec: tables 1, 2, 4, 5, 6, 9, 11, 12 and appendix E.1. NV-Embed: tables 1 to 10 and 14. LENS: tables 1, 2,
-        5, 6 and 9. Causal2Vec: tables 1, 2, 5, 6, 10, 11, 12, 14 and section 4.4. Anchor: tables 1 to 5, 7, 9, 10, 12,
-        14 and 15. Every row names its own.
+        LLM2Vec: tables 1, 2, 4, 5, 6, 9, 11, 12 and appendix E.1. NV-Embed: tables 1 to 10, 12 and 14. LENS: tables 1,
+        2, 5, 6 and 9. Causal2Vec: tables 1, 2, 5, 6, 10, 11, 12, 14 and section 4.4. Anchor: tables 1 to 5, 7, 9, 10,
+        12, 14 and 15. Every row names its own.
     """
     name = table.replace("-", "_") if isinstance(table, str) else table
     if name not in PUBLISHED:

@@ -73,6 +73,7 @@ class Stage(BaseModel):
         limit: Number of its rows that are used; None for all.
         negatives: Number of hard negatives used per row; None for all that it has.
         blend: Mix tasks within a batch, each row with its own instructions; otherwise a batch comes from one data set.
+        mixed: Refuse data that are all of retrieval: see ``workbook.data.rows.load``.
         teacher: Scores each query with its own positive and hard negatives, and the objective learns from its scores
             too; see :class:`~.teacher.Teacher`. Contrastive stages only.
         steps: Number of updates of the weights.
@@ -106,6 +107,7 @@ class Stage(BaseModel):
     limit: PositiveInt | None = None
     negatives: NonNegativeInt | None = None
     blend: bool = False
+    mixed: bool = False
     teacher: str | None = None
     steps: PositiveInt
     batch_size: PositiveInt
@@ -129,6 +131,7 @@ class Stage(BaseModel):
             "limit": self.limit,
             "negatives": self.negatives,
             "blend": self.blend,
+            "mixed": self.mixed,
         }
 
     def resolved(self) -> dict[str, Any]:
