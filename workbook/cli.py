@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import __version__
-from .errors import InvalidValueError, WorkbookError
+from .errors import InvalidValueError, OutputError, WorkbookError
 from .files import ROOT
 from .scale import SCALES, get_scale, live_scale
 
@@ -390,6 +390,8 @@ def evaluate(
 ) -> None:
     """Evaluate a model on suites of tasks; scores are points with 95% intervals.
 
+    They also go into the card (README.md) of a folder that train wrote.
+
     A stopped command continues at the task where it was.
     """
     get_scale(scale)
@@ -398,6 +400,7 @@ def evaluate(
     from transformers.utils import logging as transformers_logging
 
     from . import embedders, evaluation
+    from .training.folder import CARD, write_scores
 
     # The output is a table: no loading bars, and no word on the dtype, which was chosen by measured capability.
     transformers_logging.disable_progress_bar()
@@ -420,13 +423,18 @@ def evaluate(
         mteb_results=mteb_results,
         progress=_progress(),
     )
-    for part in (table, evaluation.average(table)):
-        if len(part):
-            print(part.to_string(index=False, float_format=lambda number: f"{number:.1f}"))
+    parts = [part for part in (table, evaluation.average(table)) if len(part)]
+    for part in parts:
+        print(part.to_string(index=False, float_format=lambda number: f"{number:.1f}"))
     if output:
         print(f"Table: {output}")
     if mteb_results:
         print(f"Results of mteb: {mteb_results}")
+    try:
+        if one.folder and write_scores(one.folder, parts):
+            print(f"Card: {one.folder / CARD}")
+    except OutputError as error:  # the scores are above all the same
+        print(f"Warning: the card was not written. {error}", file=sys.stderr)
 
 
 @app.command()

@@ -156,7 +156,7 @@ def evaluate(
                         encoder.forget()
                     bar.update()
     frame = pd.DataFrame(rows, columns=COLUMNS)
-    frame.attrs |= {"outcomes": outcomes, "bootstrap": (scale.resamples, seed)}
+    frame.attrs |= {"outcomes": outcomes, "bootstrap": (scale.resamples, seed), "scale": scale.name}
     return frame
 
 
@@ -228,7 +228,9 @@ def average(scores: pd.DataFrame) -> pd.DataFrame:
         found = effect({"it": 1.0}, {"it": Quantity.of(tasks_of)}, *scores.attrs["bootstrap"])
         row = tasks_of.iloc[:1].assign(task=name, type="", metric="", score=found.value, low=found.low, high=found.high)
         rows.append(row.assign(items=found.items, seconds=tasks_of["seconds"].sum()))
-    return pd.concat(rows, ignore_index=True) if rows else scores.iloc[:0]
+    found = pd.concat(rows, ignore_index=True) if rows else scores.iloc[:0]
+    found.attrs["scale"] = scores.attrs.get("scale", "")
+    return found
 
 
 def _length(task: Any, scale: Scale) -> int:
