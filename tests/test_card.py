@@ -1,14 +1,16 @@
 """The card of a saved model: what it says is so, and its lines run."""
 
 import re
+import sys
 
+import pandas as pd
 import pytest
 import yaml
 from sentence_transformers import SentenceTransformer
 from training_tools import stage, tiny, trained
 
 import workbook
-from workbook import evaluation
+from workbook import cli, evaluation
 from workbook.errors import InvalidValueError
 
 
@@ -20,6 +22,11 @@ def read(folder):
 
 def section(text, name):
     return re.search(rf"## {name}\n(.*?)(?=\n## |\Z)", text, re.DOTALL)[1].strip()
+
+
+def line(row, scale="quick"):
+    """The line of a table for a row of scores."""
+    return f"| {row.suite} | {row.task} | {scale} | {row.metric} | {row.score:.1f} | {row.low:.1f} to {row.high:.1f} |"
 
 
 def run(text, folder, monkeypatch, capsys):
@@ -61,10 +68,7 @@ def test_training_and_scores_are_told(own, tmp_path, monkeypatch, capsys):
         ["second", "simcse", "texts.txt", "2", "6", "32", "0.001", str(tokens["second"])],
     ]
     said = section(text, "Scores").splitlines()[4:]
-    assert said == [
-        f"| {row.suite} | {row.task} | {row.metric} | {row.score:.1f} | {row.low:.1f} to {row.high:.1f} |"
-        for row in scores.itertuples()
-    ]
+    assert said == list(map(line, scores.itertuples()))
     assert str(tmp_path) not in text
     trained(stage(own, "simcse", **steps), model=model).model.save(str(tmp_path / "further"))
     _, text = read(tmp_path / "further")
@@ -97,6 +101,65 @@ def test_a_hybrid_names_both(tmp_path, monkeypatch, capsys):
     _, text = read(tmp_path)
     assert "# hybrid of mean and echo on tiny-llama" in text
     run(text, tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Run a command in this process; returns its output."""
+
+    def command(*arguments):
+        monkeypatch.setattr(sys, "argv", ["workbook", *map(str, arguments)])
+        with pytest.raises(SystemExit, match="0"):
+            cli.main()
+        return capsys.readouterr().out
+
+    return command
+
+
+def test_evaluate_writes_into_the_card_of_a_training_and_leaves_the_rest(own, command, tmp_path):
+    folder, table = tmp_path / "out", tmp_path / "table.csv"
+    asked = ["mean", "--scale", "quick", "--backbone", "tiny-llama", "--data", f"contrastive={own['contrastive']}"]
+    command("train", *asked, "--set", "contrastive.steps=2", "-o", folder)
+    _, before = read(folder)
+    for scale in ("quick", "cpu"):
+        out = command("evaluate", folder, "--suite", "TopicClustering", "--scale", scale)
+        assert out.endswith(f"Card: {folder / 'README.md'}\n")
+    for _ in range(2):  # what is there already stays, once
+        command("evaluate", folder, "--suite", "other", "--scale", "quick", "-o", table)
+    _, text = read(folder)
+    said = section(text, "Scores").splitlines()[4:]
+    scores = pd.read_csv(table, keep_default_na=False)
+    assert said[2:5] == list(map(line, scores.itertuples()))
+    assert [one.split(" | ")[1:3] for one in said] == [
+        *(["TopicClustering", "quick"], ["TopicClustering", "cpu"]),  # by themselves, without instructions
+        *(["TopicClustering", "quick"], ["ReviewClassification", "quick"], ["ParaphraseLadder", "quick"]),
+        ["other", "quick"],
+    ]
+    assert text.replace(section(text, "Scores"), "Not measured.") == before
+    # It is still what the training wrote.
+    assert "Nothing to do" in command("train", *asked, "--set", "contrastive.steps=2", "-o", folder, "--resume")
+
+
+def test_a_card_that_its_reader_changed_keeps_their_words(own, command, tmp_path):
+    folder = tmp_path / "out"
+    asked = ["mean", "--scale", "quick", "--backbone", "tiny-llama", "--data", f"contrastive={own['contrastive']}"]
+    command("train", *asked, "--set", "contrastive.steps=2", "-o", folder)
+    (folder / "README.md").write_bytes(b"# Mine\r\n\xff, in my words.\n")
+    for _ in range(2):
+        command("evaluate", folder, "--suite", "ParaphraseLadder", "--scale", "quick")
+    text = (folder / "README.md").read_bytes()
+    assert text.startswith(b"# Mine\r\n\xff, in my words.\n\n## Scores\n\nIn points")
+    assert text.count(b"ParaphraseLadder") == 1
+    (folder / "README.md").unlink()
+    assert "Card" not in command("evaluate", folder, "--suite", "ParaphraseLadder", "--scale", "quick")
+    assert not (folder / "README.md").exists()
+
+
+def test_other_folders_are_not_written_into(command, tmp_path):
+    tiny("mean").save(str(tmp_path))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert "Card" not in command("evaluate", tmp_path, "--suite", "ParaphraseLadder", "--scale", "quick")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 def test_scores_of_another_kind_are_refused():

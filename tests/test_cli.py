@@ -1,6 +1,7 @@
 """The command line, through its entry point: exit codes, one message an error, a report at the end."""
 
 import contextlib
+import io
 import os
 import pty
 import re
@@ -151,6 +152,7 @@ def test_a_shell_completes_commands(shell):
         (["evaluate", "minilm", "--backbone", "tiny-llama"], "backbone: expected a method beside it"),
         (["evaluate", "mean", "--no-cache", "--mteb-results", "SOURCE"], "--mteb-results: expected --cache"),
         (["evaluate", "SOURCE", "--scale", "tiny"], "Unknown scale 'tiny'"),
+        (["-v", "-q", "doctor"], "--quiet: expected --quiet or --verbose, got 'both'"),
         (["walk"], "No such command 'walk'"),
     ],
 )
@@ -166,7 +168,7 @@ def test_mistakes_exit_with_2_and_one_message(workbook, source, arguments, messa
 def saved(tmp_path_factory):
     """An embedder, saved."""
     folder = tmp_path_factory.mktemp("saved") / "mean"
-    package.build("mean", "tiny-llama", device="cpu").save(str(folder))
+    package.build("mean", "tiny-llama", dtype="float32", device="cpu").save(str(folder))
     return folder
 
 
@@ -307,6 +309,28 @@ def test_another_model_in_the_same_folder_is_another(workbook, no_results, run_t
         scores.append(pd.read_csv(tmp_path / "t.csv")["score"].item())
     assert len(run_tasks) == 2
     assert scores[0] != scores[1]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_verbose_says_what_is_decided_and_quiet_prints_results_alone(workbook, saved, no_results, monkeypatch):
+    asked = ("evaluate", saved, "--suite", "ParaphraseLadder", "--scale", "quick", "--devices", "cpu")
+    told = []
+    for flags in (["-v"], ["-v"], [], ["-q"]):
+        monkeypatch.setattr(sys, "stderr", Terminal())
+        code, out, _ = workbook(*flags, *asked)
+        told.append(sys.stderr.getvalue())
+        assert (code, out.count("ParaphraseLadder")) == (0, 1)
+    for line in ("mean is on cpu, in float32", "attention is causal, as measured", "float32, attention by sdpa"):
+        assert f"{line}\n" in told[0]
+    assert "task ParaphraseLadder: not in the cache, is computed\n" in told[0]
+    assert "task ParaphraseLadder: from the cache\n" in told[1]
+    assert "cache" not in told[2]
+    assert "| 0/1 [" in told[2]  # the bar
+    assert told[3] == ""
 
 
 def test_both_offline_suites_with_their_averages_apart(workbook, saved, docs):

@@ -1,8 +1,10 @@
 """What users of sentence-transformers do by habit is honoured, or refused by name."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SparseEncoder
 
 import workbook
@@ -64,6 +66,31 @@ def test_both_parts_of_a_hybrid_get_the_settings(saved, tmp_path):
     assert model[0].first.dtype is model[0].second.dtype is torch.bfloat16
     with pytest.raises(UnknownNameError, match="device_map"):
         load(tmp_path, model_kwargs={"device_map": "auto"})
+
+
+MANY = {
+    "tuple": tuple(TEXTS),
+    "array": np.array(TEXTS),
+    "objects": np.array(TEXTS, dtype=object),
+    "column": Dataset.from_dict({"text": TEXTS})["text"],
+}
+
+
+@pytest.mark.parametrize("texts", MANY.values(), ids=MANY)
+def test_many_texts_come_in_what_sentence_transformers_takes(saved, texts):
+    model = load(saved)
+    np.testing.assert_array_equal(model.encode(texts), model.encode(TEXTS))
+
+
+@pytest.mark.parametrize(
+    ("texts", "name"),
+    [(pd.Series(TEXTS), "pandas.Series"), (pd.Index(TEXTS), "pandas.Index"), ((text for text in TEXTS), "generator")],
+    ids=["Series", "Index", "generator"],
+)
+def test_what_sentence_transformers_takes_for_one_text_is_refused_by_its_kind(saved, texts, name):
+    told = f"^texts: expected a string, or a list, tuple or array of strings, got '{name}'. Turn it into a list"
+    with pytest.raises(InvalidValueError, match=told):
+        load(saved).encode(texts)
 
 
 @pytest.fixture(scope="module")

@@ -5,40 +5,33 @@ Debian's package ``chromium`` or ``playwright install chromium``.
 """
 
 import importlib.util
-import os
 import shutil
 from pathlib import Path
 
 import pytest
+from extras import absent
 from report_tools import NOTEBOOKS, made
 
 from workbook.runs import report
 
 PAGES = ["index", *NOTEBOOKS]
 WIDTHS = (390, 768, 1280)
+UNSEEN = "the report was not looked at in a browser"
 PAPER = 680  # pixels of an A4 sheet's width between its margins
-
-
-def absent(what):
-    """Skip where nobody promised a browser; fail where the checks have to run."""
-    message = f"the report was not looked at in a browser: {what} is not installed"
-    if os.environ.get("CI"):
-        pytest.fail(message)
-    pytest.skip(message)
 
 
 @pytest.fixture(scope="module")
 def browser():
     for module in ("playwright", "axe_playwright_python"):
         if importlib.util.find_spec(module) is None:
-            absent(module)
+            absent(module, UNSEEN)
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         names = ("chromium", "chromium-browser", "google-chrome")
         path = next(filter(None, map(shutil.which, names)), playwright.chromium.executable_path)
         if not Path(path).exists():
-            absent("Chromium")
+            absent("Chromium", UNSEEN)
         arguments = ["--no-sandbox", "--disable-gpu"]  # in a container, as root
         browser = playwright.chromium.launch(executable_path=path, args=arguments, timeout=60_000)
         yield browser

@@ -42,8 +42,8 @@ def data(own, tmp_path):
 def command(monkeypatch, capsys):
     """Run the command in this process; returns exit code, output, errors."""
 
-    def command(*arguments):
-        monkeypatch.setattr(sys, "argv", ["workbook", "train", *map(str, arguments)])
+    def command(*arguments, flags=()):
+        monkeypatch.setattr(sys, "argv", ["workbook", *flags, "train", *map(str, arguments)])
         with pytest.raises(SystemExit) as exit:
             cli.main()
         return exit.value.code, *capsys.readouterr()
@@ -97,6 +97,18 @@ def test_train(data, tmp_path):
     vectors = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu").encode(TEXTS)
     assert vectors.shape == (24, 32)
     assert np.isfinite(vectors).all()
+
+
+def test_verbose_says_where_a_stage_came_from(command, data, tmp_path):
+    asked = ["llm2vec", "--scale", "quick", "--backbone", "tiny-llama", "--stages", "simcse", *data[2:4]]
+    first, second, third = (
+        command(*asked, "-o", tmp_path / name, flags=flags)[2]
+        for name, flags in (("one", ["-v"]), ("two", ["-v"]), ("three", []))
+    )
+    assert "stage simcse: not in the cache, is trained\nstage simcse: begins at its first step\n" in first
+    assert "stage simcse: from the cache\n" in second
+    assert f"training is on {backbones.capability()['device']}" in second
+    assert third == ""
 
 
 def test_killed_and_resumed(command, data, tmp_path, monkeypatch):

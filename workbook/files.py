@@ -7,6 +7,7 @@ import errno
 import functools
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -20,6 +21,8 @@ import platformdirs
 from safetensors import SafetensorError
 
 from .errors import DamagedFileError, MissingDataError, OutputError
+
+logger = logging.getLogger(__name__)
 
 LOCK = ".workbook.lock"
 """Name of the file that is locked while one process has a folder to itself."""
@@ -242,10 +245,13 @@ def make_once(path: Path, write: Callable[[Path], None]) -> None:
     Raises:
         OutputError: The cache can't be written.
     """
+    name = f"{path.parent.name}-{path.name}"
     if is_whole(path):
+        logger.info("%s: from the cache", name)
         return
-    with locked(f"{path.parent.name}-{path.name}"):
+    with locked(name):
         if not is_whole(path):  # another process may have made it meanwhile
+            logger.info("%s: not in the cache, is made", name)
             with atomic_folder(path) as folder:
                 write(folder)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from .errors import InvalidValueError
@@ -27,6 +28,10 @@ def check_text(name: str, value: Any) -> None:
         InvalidValueError: Not a string, or one that UTF-8 can't hold or that has more than :data:`LONGEST` characters.
     """
     if not isinstance(value, str):
+        if isinstance(value, Iterable) and not isinstance(value, list | tuple | dict | bytes):
+            # Such as a Series or a generator, which sentence-transformers' encode takes for one text.
+            many = "a string, or a list, tuple or array of strings"
+            raise InvalidValueError(name, many, _kind(value), "Turn it into a list of strings first.")
         raise InvalidValueError(name, "strings", value, "Drop it, or turn it into text first.")
     if len(value) > LONGEST:
         got = f"{len(value):,} characters: {value[:20]}..."
@@ -34,6 +39,10 @@ def check_text(name: str, value: Any) -> None:
     if (place := _broken(value)) is not None:
         hint = f"Drop that half of a surrogate pair, character {place + 1}, or mend where the text comes from."
         raise InvalidValueError(name, "strings that UTF-8 can hold", value[place : place + 20], hint)
+
+
+def _kind(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__name__}".removeprefix("builtins.")
 
 
 def _broken(text: str) -> int | None:

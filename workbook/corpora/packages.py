@@ -11,6 +11,7 @@ import contextlib
 import gc
 import hashlib
 import json
+import logging
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +24,8 @@ import pandas as pd
 
 from ..errors import DamagedFileError, MissingDataError
 from ..files import ROOT, atomic_file, cache_path, locked
+
+logger = logging.getLogger(__name__)
 
 # fmt: off
 DISTRIBUTIONS = (
@@ -173,6 +176,7 @@ def _cached(
 ) -> tuple[pd.DataFrame, str, dict[str, str]]:
     path = table_path(corpus, rules)
     found = _kept(path, corpus)
+    logger.info("corpus %s: %s", corpus, "from the cache" if found else "not in the cache, is built")
     if found is None:
         # A cache that can't be written says so before the work, not after it.
         with locked(path.name):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ from .outcomes import Outcomes, average_precision, units
 if TYPE_CHECKING:
     from .encoder import Encoder
     from .kept import Kept
+
+logger = logging.getLogger(__name__)
 
 
 def outcomes_of(task: Any, encoder: Encoder, kept: Kept | None = None) -> tuple[Outcomes, float]:
@@ -40,7 +43,9 @@ def outcomes_of(task: Any, encoder: Encoder, kept: Kept | None = None) -> tuple[
     encoder.mteb_model_meta = kept.meta(task)
     path = kept.path(task, encoder.mteb_model_meta)
     if before := kept.load(path):
+        logger.info("task %s: from the cache", task.metadata.name)
         return before
+    logger.info("task %s: not in the cache, is computed", task.metadata.name)
     began = time.perf_counter()
     with writing(path):
         result = _run(task, encoder, kept.cache)

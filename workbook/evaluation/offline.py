@@ -5,6 +5,9 @@ Items are sampled by hash: a smaller scale takes a part of those of a larger one
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from datasets import Dataset, DatasetDict
@@ -20,7 +23,7 @@ from mteb.types import PromptType
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from ..corpora.authored import paraphrase_ladder, reviews, topics
-from ..corpora.docs import Docs, load_docs
+from ..corpora.docs import load_docs
 from ..corpora.tables import by_hash
 from ..scale import Scale
 
@@ -129,20 +132,25 @@ class ParaphraseLadder(OfflineTask, AbsTaskSTS):
     metadata = metadata("ParaphraseLadder", "STS", "cosine_spearman", "Grade how much of a meaning is shared.")
 
 
-def docs_tasks(scale: Scale) -> list:
-    """The offline tasks, suite ``docs`` first, at the sizes of a scale, or with all data if there are fewer.
+def offline_tasks(names: Iterable[str], scale: Scale) -> dict[str, Any]:
+    """The offline tasks among these names, at the sizes of a scale, or with all data if there are fewer.
+
+    Args:
+        names: Names of any tasks.
+        scale: The scale.
 
     Raises:
-        MissingDataError: A package that the docs corpus is made of is not installed, or a data file is absent.
+        MissingDataError: A task over the docs corpus where a package that it is made of is not installed, or a data
+            file is absent.
     """
-    docs = load_docs()
-    pairs = _pairs_tasks(docs.split("test"), scale)
-    return [*pairs, _topics(scale), _reviews(scale), _ladder(scale), _packages(docs, scale)]
+    names = set(names)
+    made = [make(scale) for made, make in _MAKERS.items() if names & {*made}]
+    return {task.metadata.name: task for some in made for task in some if task.metadata.name in names}
 
 
-def _pairs_tasks(test: pd.DataFrame, scale: Scale) -> list:
+def _pairs_tasks(scale: Scale) -> list:
     """Retrieval, reranking and pair classification over the same queries and documents, embedded once."""
-    test = by_hash(test).head(scale.documents).reset_index(drop=True)
+    test = by_hash(load_docs().split("test")).head(scale.documents).reset_index(drop=True)
     queries = test.head(scale.queries)
     close = _neighbours(queries["query"], test["document"])
     ids = test["id"].to_numpy()
@@ -180,18 +188,19 @@ def _neighbours(queries: pd.Series, documents: pd.Series) -> np.ndarray:
     return np.argsort(-similarity, axis=1, kind="stable")[:, :-1]
 
 
-def _topics(scale: Scale) -> AbsTaskClustering:
+def _topics(scale: Scale) -> list:
     """The same number of sentences from every topic."""
     frame = by_hash(topics())
     chosen = frame.groupby("topic").head(max(scale.texts // frame["topic"].nunique(), 2))
-    return _clustering(TopicClustering, chosen["text"], chosen["topic"])
+    return [_clustering(TopicClustering, chosen["text"], chosen["topic"])]
 
 
-def _packages(docs: Docs, scale: Scale) -> AbsTaskClustering:
+def _packages(scale: Scale) -> list:
     """The same number of summary lines from every package, at least four: with two, clusters are found by chance."""
+    docs = load_docs()
     packages = docs.packages("test", 1)["package"].nunique()
     chosen = docs.packages("test", max(scale.texts // packages, 4))
-    return _clustering(PackageClustering, chosen["query"], chosen["package"])
+    return [_clustering(PackageClustering, chosen["query"], chosen["package"])]
 
 
 def _clustering(kind: type, texts: pd.Series, labels: pd.Series) -> AbsTaskClustering:
@@ -201,7 +210,7 @@ def _clustering(kind: type, texts: pd.Series, labels: pd.Series) -> AbsTaskClust
     return task
 
 
-def _reviews(scale: Scale) -> ReviewClassification:
+def _reviews(scale: Scale) -> list:
     """Two thirds of ``scale.texts`` per label to train on, and as many to test: fewer don't train a classifier."""
     frame = by_hash(reviews())
     frame = frame.groupby(["split", "label"]).head(max(2 * scale.texts // 3, 2))
@@ -209,14 +218,24 @@ def _reviews(scale: Scale) -> ReviewClassification:
         split: Dataset.from_dict({"text": list(part["text"]), "label": list((part["label"] == "positive").astype(int))})
         for split, part in frame.groupby("split")
     }
-    return ReviewClassification(DatasetDict(splits))
+    return [ReviewClassification(DatasetDict(splits))]
 
 
-def _ladder(scale: Scale) -> ParaphraseLadder:
+def _ladder(scale: Scale) -> list:
     """Whole ladders: every chosen source comes with all its grades."""
     frame = by_hash(paraphrase_ladder(), "source")
     grades = frame["source"].value_counts().max()
     sources = frame["source"].unique()[: max(scale.pairs // grades, 2)]
     columns = ["sentence1", "sentence2", "score"]
     chosen = frame[frame["source"].isin(sources)]
-    return ParaphraseLadder({"test": Dataset.from_pandas(chosen[columns], preserve_index=False)})
+    return [ParaphraseLadder({"test": Dataset.from_pandas(chosen[columns], preserve_index=False)})]
+
+
+_MAKERS = {
+    ("DocsRetrieval", "DocsReranking", "DocsPairs"): _pairs_tasks,
+    ("TopicClustering",): _topics,
+    ("ReviewClassification",): _reviews,
+    ("ParaphraseLadder",): _ladder,
+    ("PackageClustering",): _packages,
+}
+"""Functions of a scale that make tasks, by the names of these."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,6 +24,8 @@ from .suites import MTEB_LENGTH, OFFLINE, OFFLINE_SUITES, ONE_CORPUS, SUITES, ta
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+logger = logging.getLogger(__name__)
 
 COLUMNS = ["model", "suite", "task", "type", "metric", "score", "low", "high", "items", "seconds"]
 
@@ -119,6 +122,7 @@ def evaluate(
         from .kept import Kept, meta_of
 
         dtype = next(model.parameters()).dtype
+        logger.info("%s is on %s, in %s", label, model.device, str(dtype).removeprefix("torch."))
         for length, group in groupby(found, key=lambda task: max_length or _length(task, scale)):
             kept, left = None if key is None else Kept(key, dtype, known, length), list(group)
             with cut_to(model, length), _pool(model, devices) as pool:
@@ -152,7 +156,7 @@ def evaluate(
                         encoder.forget()
                     bar.update()
     frame = pd.DataFrame(rows, columns=COLUMNS)
-    frame.attrs |= {"outcomes": outcomes, "bootstrap": (scale.resamples, seed)}
+    frame.attrs |= {"outcomes": outcomes, "bootstrap": (scale.resamples, seed), "scale": scale.name}
     return frame
 
 
@@ -224,7 +228,9 @@ def average(scores: pd.DataFrame) -> pd.DataFrame:
         found = effect({"it": 1.0}, {"it": Quantity.of(tasks_of)}, *scores.attrs["bootstrap"])
         row = tasks_of.iloc[:1].assign(task=name, type="", metric="", score=found.value, low=found.low, high=found.high)
         rows.append(row.assign(items=found.items, seconds=tasks_of["seconds"].sum()))
-    return pd.concat(rows, ignore_index=True) if rows else scores.iloc[:0]
+    found = pd.concat(rows, ignore_index=True) if rows else scores.iloc[:0]
+    found.attrs["scale"] = scores.attrs.get("scale", "")
+    return found
 
 
 def _length(task: Any, scale: Scale) -> int:

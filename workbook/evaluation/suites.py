@@ -123,17 +123,18 @@ def tasks(suite: str | Iterable[str], scale: Scale | str = "quick") -> list[Any]
     Raises:
         UnknownNameError: Neither a suite nor an mteb task.
         InvalidValueError: No task at all.
-        MissingDataError: A package that the docs corpus is made of is not installed, or a local file is absent.
+        MissingDataError: A package is not installed of which the docs corpus is made, for its tasks; or a local file
+            is absent.
         DamagedFileError: A local file is not in its form.
     """
     scale = scale if isinstance(scale, Scale) else get_scale(scale)
     names = task_names(suite)
     known = _english() if any(name not in OFFLINE and not is_local(name) for name in names) else {}
-    if not set(names) & set(OFFLINE):
-        return [_task(name, known, scale) for name in names]
-    from .offline import docs_tasks
+    offline = {}
+    if set(names) & set(OFFLINE):
+        from .offline import offline_tasks
 
-    offline = {task.metadata.name: task for task in docs_tasks(scale)}
+        offline = offline_tasks(names, scale)
     return [offline[name] if name in offline else _task(name, known, scale) for name in names]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 _SCORES = ("suite", "task", "metric", "score", "low", "high")
+_UNMEASURED = "Not measured."
+_COLUMNS = "| suite | task | scale | metric | score | interval |"
+_HEAD = f"""In points, with 95% intervals over items (bootstrap), through mteb. The scale sizes the offline tasks.
+
+{_COLUMNS}
+|---|---|---|---|---|---|"""
+_OWN = re.compile(rf"(?<=^## Scores\n\n){re.escape(_UNMEASURED)}$|^{re.escape(_COLUMNS)}\n.+(\n\|.*)*", re.MULTILINE)
+"""What of a card is ours to change when there are scores."""
 
 
 @dataclass
@@ -66,16 +75,14 @@ class Card(SentenceTransformerModelCardData):
 
         Args:
             scores: A frame from ``workbook.evaluation.evaluate`` or ``average``, in points. A task that is there
-                already is replaced.
+                already at this scale is replaced.
 
         Raises:
             InvalidValueError: A frame without its columns.
         """
-        if missing := [column for column in _SCORES if column not in getattr(scores, "columns", ())]:
-            raise InvalidValueError("scores", "a frame as evaluate gave it", f"one without {', '.join(missing)}")
-        rows = scores[[*_SCORES]].to_dict("records")
-        again = {(row["suite"], row["task"]) for row in rows}
-        self.scores = [row for row in self.scores if (row["suite"], row["task"]) not in again] + rows
+        rows = _rows(scores)
+        again = {_place(row) for row in rows}
+        self.scores = [row for row in self.scores if _place(row) not in again] + rows
 
     def to_dict(self) -> dict[str, Any]:
         """What the template shows, as plain data."""
@@ -98,10 +105,45 @@ class Card(SentenceTransformerModelCardData):
             else None,
             "prompts": {name: prompt for name, prompt in self.model.prompts.items() if prompt},
             "stages": self.stages,
-            "scores": self.scores,
+            "scores": "\n".join([_HEAD, *map(_line, self.scores)]) if self.scores else _UNMEASURED,
             "source": self.model_id or ".",
             "versions": self.version,
         }
+
+
+def with_scores(text: str, scores: pd.DataFrame) -> str:
+    """The text of a card with scores in its table; the rest stays as it is, also what its reader wrote.
+
+    Args:
+        text: The text of a saved card. Without the table, or its section, it gets one.
+        scores: As of :meth:`Card.add_scores`.
+
+    Raises:
+        InvalidValueError: A frame without its columns.
+    """
+    rows = {_place(row): _line(row) for row in _rows(scores)}
+    if _OWN.search(text) is None:
+        text = f"{text.rstrip()}\n\n## Scores\n\n{_UNMEASURED}\n"
+    text = _OWN.sub(lambda found: _HEAD if found[0] == _UNMEASURED else found[0], text, count=1)
+    table = _OWN.search(text)
+    head, rule, *before = table[0].split("\n")
+    rows = {tuple(line[2:].split(" | ")[:3]): line for line in before} | rows
+    return text[: table.start()] + "\n".join([head, rule, *rows.values()]) + text[table.end() :]
+
+
+def _rows(scores: pd.DataFrame) -> list[dict[str, Any]]:
+    if missing := [column for column in _SCORES if column not in getattr(scores, "columns", ())]:
+        raise InvalidValueError("scores", "a frame as evaluate gave it", f"one without {', '.join(missing)}")
+    return [row | {"scale": scores.attrs.get("scale", "")} for row in scores[[*_SCORES]].to_dict("records")]
+
+
+def _place(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    return row["suite"], row["task"], row["scale"]
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    interval = f"{row['low']:.1f} to {row['high']:.1f}" if row["low"] == row["low"] else "not known"
+    return "| " + " | ".join([*_place(row), row["metric"], f"{row['score']:.1f}", interval]) + " |"
 
 
 def card_of(model: SentenceTransformer) -> Card:

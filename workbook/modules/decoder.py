@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,8 @@ from ..resolved import resolved
 from ..templates import Encoded, Template, answer_opening, as_template
 from ..texts import check_text
 from .saving import hub_options, loading_options
+
+logger = logging.getLogger(__name__)
 
 # What a pass costs besides its tokens, as a number of tokens: on a CPU as measured when SmolLM2-135M trains in float32
 # (in bfloat16, where tokens cost less, a hundred); elsewhere an estimate, from the kernels that a pass starts.
@@ -102,6 +105,7 @@ class Decoder(InputModule):
         except AttentionError:
             attention_modes.set_mode(self.decoder, before)  # else another model could build on it unmeasured
             raise
+        logger.info("attention is %s, as measured", mode)
 
     def measure_attention(self) -> None:
         """Check again, by measurement, that attention is what it says, such as after a change of the weights.

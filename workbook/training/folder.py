@@ -27,6 +27,7 @@ from ..files import (
 )
 
 if TYPE_CHECKING:
+    import pandas as pd
     from sentence_transformers import SentenceTransformer
 
     from .recipe import Evaluator, Recipe
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 PLAN = "training.json"
 HISTORY = "history.csv"
 CURVE = "curve.csv"
+CARD = "README.md"
 LOGS = "logs"
 
 
@@ -161,6 +163,51 @@ def finished_stages(folder: Path) -> tuple[str, dict[str, str]]:
     return plan.asked.get("backbone", ""), {name: record["key"] for name, record in plan.done.items()}
 
 
+def write_scores(folder: Path, scores: Sequence[pd.DataFrame]) -> bool:
+    """Write scores into the card of a model that :func:`train_into` saved; the rest of the card stays as it is.
+
+    Args:
+        folder: The folder.
+        scores: Frames, as of :meth:`~workbook.modules.card.Card.add_scores`.
+
+    Returns:
+        Whether they were written: not into other folders, whose cards are not ours to change, nor where there is none.
+
+    Raises:
+        DamagedFileError: ``training.json`` can't be read.
+        OutputError: The folder can't be written, or a training writes there.
+    """
+    from ..modules.card import with_scores
+
+    if not (plan := _plan(folder)) or plan.done is None or not (folder / CARD).is_file():
+        return False
+    with contextlib.ExitStack() as held:
+        _hold(folder, held)
+        plan = _plan(folder)
+        text = before = (folder / CARD).read_bytes().decode("utf-8", "surrogateescape")
+        for frame in scores:
+            text = with_scores(text, frame)
+        if text == before:
+            return True
+        with writing(folder), scratch_folder(folder) as scratch:
+            (scratch / CARD).write_bytes(text.encode("utf-8", "surrogateescape"))
+            if plan.files.get(CARD) == sha256(folder / CARD):  # a card that its reader changed is no longer ours
+                files = plan.files | {CARD: sha256(scratch / CARD)}
+                _write(folder, plan.model_copy(update={"files": files}).model_dump(mode="json"))
+            os.replace(scratch / CARD, folder / CARD)
+    return True
+
+
+def _hold(folder: Path, held: contextlib.ExitStack) -> None:
+    """Have the folder alone, as long as the stack holds it."""
+    try:
+        held.enter_context(alone(folder))
+    except filelock.Timeout as error:
+        raise OutputError(
+            f"Another training is writing into {folder}. Wait for it to end, or choose another folder with --output."
+        ) from error
+
+
 def _decided(decide: Callable[[], bool], main: bool) -> bool:
     """The decision of the main process, in every process; its refusal ends them all."""
     from accelerate.utils import broadcast_object_list
@@ -187,13 +234,7 @@ def _begin(output: Path, written: dict[str, Any], size: int, resume: bool, held:
                 )
             if output.exists() and not (output.is_dir() and is_empty(output)):
                 raise OutputError(f"Expected an absent or empty folder, got {output}. Choose another with --output.")
-        try:
-            held.enter_context(alone(output))
-        except filelock.Timeout as error:
-            raise OutputError(
-                f"Another training is writing into {output}. Wait for it to end, or choose another folder with "
-                "--output."
-            ) from error
+        _hold(output, held)
         before = _plan(output)
         remove_scratch(output)
         if before and _is_done(output, before, written, resume):

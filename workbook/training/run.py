@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from .recipe import Evaluator, Recipe
+
+logger = logging.getLogger(__name__)
 
 LOG = ["stage", "step", "loss", "learning_rate", "gradient_norm", "tokens", "seconds"]
 
@@ -127,6 +130,7 @@ class Training:
         for name in own:
             recipe.only(name)
         self.processes = take_device(cpu=model.device.type == "cpu")
+        logger.info("training is on %s", self.processes.device)
         self.model, self.recipe, self.seed = model, recipe, seed
         self.stages = []
         key = start = digest([_model_sha256(model), _described(model)])

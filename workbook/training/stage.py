@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import platform
 import shutil
 import warnings
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from .recipe import Evaluator, Stage
+
+logger = logging.getLogger(__name__)
 
 _WORKERS = {"cuda": 2}
 """Processes that tokenize beside the training, by kind of device. On a CPU they would take its cores."""
@@ -129,6 +132,8 @@ class StageRun:
             stack.enter_context(prepared(self.model, self.stage, self.seed))
             loss = get_objective(self.stage.objective)(self.model, **self.stage.options)
             record = self._kept(loss)
+            said = "not in the cache, is trained" if record is None else "from the cache"
+            logger.info("stage %s: %s", self.stage.name, said)
             if record is None:
                 record = self._train(loss)
         self.model[0].measure_attention()
@@ -155,7 +160,9 @@ class StageRun:
         # The threads of a tokenizer do not come along into the processes that tokenize.
         alone = {"TOKENIZERS_PARALLELISM": "false"} if trainer.args.dataloader_num_workers else {}
         with told_of_memory(self.stage, self.model.device), patch_environment(**alone):
-            trainer.train(self._checkpoint())
+            checkpoint = self._checkpoint()
+            logger.info("stage %s: begins at %s", self.stage.name, checkpoint.name if checkpoint else "its first step")
+            trainer.train(checkpoint)
         record = {
             "key": self.key,
             **self.content,
