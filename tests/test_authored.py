@@ -40,6 +40,7 @@ def sentences() -> pd.DataFrame:
         "reviews": authored.reviews()["text"],
         "paraphrase_ladder": ladder["sentence1"].drop_duplicates(),
         "topics": authored.topics()["text"],
+        "graded": authored.graded()["sentence1"].drop_duplicates(),
     }
     return pd.concat(pd.DataFrame({"file": name, "text": column}) for name, column in texts.items())
 
@@ -80,7 +81,8 @@ def test_sentences_end_and_quotes_are_consistent(path):
 
 
 def test_ids_are_unique_across_files():
-    frames = [authored.future_tokens(), authored.reviews(), authored.paraphrase_ladder(), authored.topics()]
+    frames = [authored.future_tokens(), authored.reviews(), authored.topics()]
+    frames += [authored.paraphrase_ladder(), authored.graded()]
     assert not pd.concat(frame["id"] for frame in frames).duplicated().any()
 
 
@@ -155,6 +157,49 @@ def test_word_overlap_tracks_the_grades_only_in_part():
     assert 0.4 <= shared.corr(frame["score"], method="spearman") <= 0.7
     assert (shared[frame["score"] == 5] < 0.2).sum() >= 10, "some paraphrases share few words"
     assert (shared[frame["score"] <= 2] > 0.4).sum() >= 10, "some different meanings share many words"
+
+
+# Graded pairs
+
+
+def test_graded_pairs_have_every_grade_of_every_source():
+    frame = authored.graded()
+    assert len(frame) == 320
+    assert (frame.groupby("source")["sentence1"].nunique() == 1).all()
+    grades = frame.groupby("source")["score"].apply(sorted)
+    assert len(grades) == 64
+    assert all(grade == [1, 2, 3, 4, 5] for grade in grades)
+    assert (frame["id"] == frame["source"] + "-" + frame["score"].astype(int).astype(str)).all()
+    sources = frame["sentence1"].drop_duplicates()
+    assert pd.concat([sources, frame["sentence2"]]).is_unique
+    assert sources.str.split().str.len().between(7, 22).all()
+    assert frame["sentence2"].str.split().str.len().between(6, 24).all()
+    starts = frame.loc[frame["score"] == 5, "sentence2"].str.split().str[:3].str.join(" ")
+    assert starts.nunique() > 0.9 * len(starts), "no templates"
+
+
+def test_neither_words_nor_length_give_the_grades_of_graded_pairs_away():
+    frame = authored.graded()
+    shared = pd.Series([overlap(r.sentence1, r.sentence2) for r in frame.itertuples()])
+    assert 0.1 <= shared.corr(frame["score"], method="spearman") <= 0.4
+    assert (shared[frame["score"] == 5] < 0.2).sum() >= 25, "some paraphrases share few words"
+    assert (shared[frame["score"].isin([2, 3])] > 0.4).sum() >= 25, "some different meanings share many words"
+    grades = frame.assign(shared=shared).pivot(index="source", columns="score", values="shared")
+    for negative in (2, 3):
+        gain = pd.concat([grades[positive] - grades[negative] for positive in (4, 5)])
+        assert 0.4 <= ((gain > 0) + 0.5 * (gain == 0)).mean() <= 0.6, negative
+    lengths = frame["sentence2"].str.split().str.len().groupby(frame["score"]).mean()
+    assert lengths.max() - lengths.min() < 3
+
+
+def test_graded_pairs_are_unlike_all_that_is_tested_on():
+    frame, ladder = authored.graded(), authored.paraphrase_ladder()
+    assert not set(frame["source"]) & set(ladder["source"])
+    tested = sentences().query("file != 'graded'")["text"]
+    tested = [words(text) for text in pd.concat([tested, ladder["sentence2"], authored.examples()["query"]])]
+    for text in {*frame["sentence1"], *frame["sentence2"]}:
+        own = words(text)
+        assert all(len(own & other) <= 0.4 * len(own | other) for other in tested), text
 
 
 # Topics

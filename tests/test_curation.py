@@ -185,3 +185,38 @@ def test_graded_pairs_both_ways():
     assert from_graded(pairs).to_numpy().tolist() == [["a", "A"], ["A", "a"], ["b", "B"], ["B", "b"]]
     with pytest.raises(InvalidValueError, match="graded 5 or more"):
         from_graded(pairs[1:3], 5)
+
+
+PARTNERS = pd.DataFrame(
+    [("a", "A", 5.0), ("a", "a1", 1.0), ("a", "a3", 3.0), ("a", "a4", 4.0), ("a", "a2", 2.0), ("A", "a9", 2.5),
+     ("b", "B", 2.0), ("c", "C", 0.0)],
+    columns=["sentence1", "sentence2", "score"],
+)  # fmt: skip
+
+
+def test_negatives_of_graded_pairs():
+    """Lower grades of either text, the highest first; then texts of other pairs, none twice and none that is alike."""
+    rows = from_graded(PARTNERS, negatives=6)
+    assert rows[["query", "positive"]].equals(from_graded(PARTNERS))
+    assert rows[["query", "positive"]].to_numpy().tolist() == [["a", "A"], ["A", "a"], ["a", "a4"], ["a4", "a"]]
+    negatives = rows.filter(like="negative").to_numpy().tolist()
+    for own, drawn in zip([["a3", "a9", "a2", "a1"]] * 2 + [["a3", "a2", "a1"]] * 2, negatives, strict=True):
+        assert drawn[: len(own)] == own
+        assert len({*drawn}) == 6
+        assert {*drawn[len(own) :]} <= {"b", "B", "c", "C"} | ({"a9"} - {*own})
+    first = from_graded(PARTNERS, negatives=2)
+    assert first["negative_1"].eq("a3").all()
+    assert first["negative_2"].tolist() == ["a9", "a9", "a2", "a2"]
+
+
+def test_negatives_of_graded_pairs_are_drawn_by_the_seed():
+    drawn = [from_graded(PARTNERS, negatives=6, seed=seed) for seed in (0, 0, 1)]
+    assert drawn[0].equals(drawn[1])
+    assert not drawn[0].equals(drawn[2])
+
+
+def test_impossible_negatives_of_graded_pairs():
+    with pytest.raises(InvalidValueError, match="9 texts besides those alike, got 8"):
+        from_graded(PARTNERS, negatives=9)
+    with pytest.raises(InvalidValueError, match="negatives"):
+        from_graded(PARTNERS, negatives=-1)

@@ -1,4 +1,4 @@
-"""The offline data of instruction tuning: mined retrieval, clusters and classes, none of it from what is tested on."""
+"""The offline data of instruction tuning: mined retrieval, clusters, classes, graded pairs, none of what is tested."""
 
 import contextlib
 import re
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from workbook import backbones
-from workbook.corpora.authored import hard_negatives, paraphrase_ladder, reviews, topics
+from workbook.corpora.authored import graded, hard_negatives, instruction_of, paraphrase_ladder, reviews, topics
 from workbook.corpora.docs import load_docs
 from workbook.data import blend
 from workbook.data import rows as data
@@ -119,9 +119,10 @@ def test_a_corpus_without_the_mined_pairs(monkeypatch):
         blend.docs_mined()
 
 
-def test_the_blend_holds_three_tasks():
+def test_the_blend_holds_four_tasks():
     parts = {name: dataset.to_pandas() for name, dataset in blend.docs_blend().items()}
-    assert {name: len(rows) for name, rows in parts.items()} == {"retrieval": 256, "packages": 272, "reviews": 256}
+    sizes = {"retrieval": 256, "packages": 272, "reviews": 256, "graded": 256}
+    assert {name: len(rows) for name, rows in parts.items()} == sizes
     package = dict(zip(load_docs().pairs["query"], load_docs().pairs["package"], strict=True))
     rows = parts["packages"]
     assert (rows["query"].map(package) == rows["positive"].map(package)).all()
@@ -133,6 +134,22 @@ def test_the_blend_holds_three_tasks():
     assert (rows["query"].map(label) == rows["positive"]).all()
     assert rows["negative_1"].equals(rows["positive"].map({"positive": "negative", "negative": "positive"}))
     assert rows["document_instruction"].eq("").all()
+
+
+@pytest.mark.parametrize("documents", ["examples", "labels"])
+def test_graded_pairs_in_the_blend(documents):
+    rows, pairs = blend.docs_blend(documents)["graded"].to_pandas(), graded()
+    assert rows["query_instruction"].eq(instruction_of("ParaphraseLadder")).all()
+    assert rows["document_instruction"].equals(rows["query_instruction"])  # symmetric
+    grades = pairs.pivot(index="sentence1", columns="score", values="sentence2")
+    source = dict(zip(pairs["sentence2"], pairs["sentence1"], strict=True)) | {text: text for text in grades.index}
+    alike = {(one, grades.at[one, grade]) for one in grades.index for grade in (4, 5)}
+    assert {*zip(rows["query"], rows["positive"], strict=True)} == alike | {pair[::-1] for pair in alike}
+    own = grades.loc[rows["query"].map(source), [3, 2, 1]]
+    assert rows[["negative_1", "negative_2", "negative_3"]].to_numpy().tolist() == own.to_numpy().tolist()
+    drawn = rows[[f"negative_{number}" for number in range(4, 8)]]
+    assert (drawn.apply(lambda column: column.map(source)).ne(rows["query"].map(source), axis=0)).all().all()
+    assert drawn.nunique(axis=1).eq(4).all()
 
 
 def test_labels_for_clusters():

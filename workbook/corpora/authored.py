@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pandas as pd
 
 from ..errors import UnknownNameError
@@ -76,10 +78,26 @@ def paraphrase_ladder() -> pd.DataFrame:
         MissingDataError: The file is absent; the message names its path.
         DamagedFileError: The file is not the one described here; the message says what is wrong.
     """
-    columns = ["id", "source", "sentence1", "sentence2", "score"]
-    grades = {f"{grade / 2:.1f}" for grade in range(11)}
-    frame = read("texts", "paraphrase_ladder.csv", columns=columns, choices={"score": sorted(grades)})
-    return frame.astype({"score": float})
+    return _pairs("paraphrase_ladder.csv", [grade / 2 for grade in range(11)])
+
+
+def graded() -> pd.DataFrame:
+    """Sentence pairs to train on, graded by shared meaning: 64 sentences, each in a pair of every one of five grades.
+
+    Returns:
+        320 rows, in the columns of :func:`paraphrase_ladder`, whose sentences and subjects they do not share; ``score``
+        is 1.0 to 5.0: 5 is the same meaning, 1 the same field.
+
+    Raises:
+        MissingDataError: The file is absent; the message names its path.
+        DamagedFileError: The file is not the one described here; the message says what is wrong.
+    """
+    return _pairs("graded.csv", range(1, 6))
+
+
+def _pairs(name: str, grades: Iterable[float]) -> pd.DataFrame:
+    columns, scores = ["id", "source", "sentence1", "sentence2", "score"], [f"{grade:.1f}" for grade in grades]
+    return read("texts", name, columns=columns, choices={"score": scores}).astype({"score": float})
 
 
 def topics() -> pd.DataFrame:

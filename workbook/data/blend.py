@@ -1,4 +1,4 @@
-"""The offline data of instruction tuning: retrieval with mined negatives, classes and clusters, as contrastive rows."""
+"""The offline data of instruction tuning: retrieval, classes, clusters and graded pairs, as contrastive rows."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 from datasets import Dataset
 
-from ..corpora.authored import hard_negatives, instruction_of, reviews
+from ..corpora.authored import graded, hard_negatives, instruction_of, reviews
 from ..corpora.docs import load_docs
 from ..errors import MissingDataError
-from .curation import from_classes
+from .curation import from_classes, from_graded
 
 NEGATIVES = 7
 """Hard negatives per row. Source: NV-Embed, table 11."""
@@ -40,14 +40,21 @@ def docs_mined(rows: int | None = MINED, mining: str = "95") -> dict[str, Datase
 
 
 def docs_blend(clusters: str = "examples", classes: str = "labels") -> dict[str, Dataset]:
-    """Retrieval, clusters and classes: a small version of the blend of NV-Embed's second stage.
+    """Retrieval, clusters, classes and graded pairs: a small version of the blend of NV-Embed's second stage.
 
-    Retrieval is a part of :func:`docs_mined`. Clusters are the larger packages, with their summary lines as texts.
-    Classes are the polarities of the reviews' train split. There are no graded pairs to train on offline.
+    With the pinned versions it has 1,040 rows, about a quarter of them in each part:
+
+    - ``retrieval``, 256 rows (25 %): the first of :func:`docs_mined`.
+    - ``packages``, 272 rows (26 %): clusters, which are the 17 larger packages, with 16 summary lines each as texts.
+    - ``reviews``, 256 rows (25 %): classes, which are the polarities of the reviews' train split. With labels as
+      documents a row has a single negative.
+    - ``graded``, 256 rows (25 %): 128 pairs graded 4 or 5, both ways. The negatives of a row are the three partners of
+      its source with lower grades, then texts of other sources drawn at random, where the paper mines.
 
     Args:
-        clusters: What represents a cluster: ``examples`` or ``labels``. Only examples get the query's instruction.
-        classes: What represents a class, likewise. Two classes have one wrong label, hence one hard negative.
+        clusters: What represents a cluster: ``examples`` or ``labels``. Only examples get the query's instruction, as
+            all texts of graded pairs do.
+        classes: What represents a class, likewise.
 
     Raises:
         UnknownNameError: Neither examples nor labels.
@@ -62,6 +69,7 @@ def docs_blend(clusters: str = "examples", classes: str = "labels") -> dict[str,
         "retrieval": _dataset(_mined(MINED, "95").head(_RETRIEVAL), "DocsRetrieval"),
         "packages": _dataset(packages, "PackageClustering", symmetric=clusters == "examples"),
         "reviews": _dataset(polarity, "ReviewClassification", symmetric=classes == "examples"),
+        "graded": _dataset(from_graded(graded(), negatives=NEGATIVES), "ParaphraseLadder", symmetric=True),
     }
 
 

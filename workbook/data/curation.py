@@ -173,28 +173,59 @@ def from_classes(
     return _frame(texts[rows], texts[positives], texts[np.array(outside)])
 
 
-def from_graded(pairs: pd.DataFrame, threshold: float = 4.0) -> pd.DataFrame:
+def from_graded(pairs: pd.DataFrame, threshold: float = 4.0, *, negatives: int = 0, seed: int = 0) -> pd.DataFrame:
     """Pairs of similar meaning, both ways: each text of a pair graded ``threshold`` or more is once the query.
+
+    Negatives are first the texts graded lower with either text of the pair, the highest grade first, and then texts
+    that are in no pair with either, drawn at random. The paper mines them with a teacher instead: leave them out here,
+    and :func:`mine` finds them among the positives, and among texts of lower grades if they are given as its corpus.
 
     Args:
         pairs: Columns sentence1, sentence2 (strings) and score.
         threshold: Lowest score, on the grades' own scale of 0 to 5.
+        negatives: Hard negatives per row, or 0 for none.
+        seed: Of the random draws.
 
     Returns:
-        Columns query and positive, without pairs of equal texts; :func:`mine` finds negatives among them, and among
-        texts of lower grades if they are given as its corpus.
+        Columns query, positive, negative_1, ..., in the order of the pairs, without pairs of equal texts. The negatives
+        of a row differ from one another.
 
     Raises:
-        InvalidValueError: No pair is graded that high.
+        InvalidValueError: No pair is graded that high, an impossible number, or too few texts to have that many
+            negatives.
 
     Source: NV-Embed, section 4.2.
     """
+    negatives = whole("negatives", negatives, 0)
     alike = pairs[(pairs["score"] >= threshold) & (pairs["sentence1"] != pairs["sentence2"])]
     if alike.empty:
         raise InvalidValueError("pairs", f"pairs of different texts graded {threshold:g} or more", "none")
     one, other = alike["sentence1"].to_numpy(), alike["sentence2"].to_numpy()
     both = np.stack([np.stack([one, other]), np.stack([other, one])], axis=-1)  # (text, pair, direction)
-    return pd.DataFrame({"query": both[0].ravel(), "positive": both[1].ravel()})
+    queries, positives = both[0].ravel(), both[1].ravel()
+    below = [*_graded_below(pairs, zip(queries, positives, strict=True), threshold, negatives, seed)]
+    return _frame(queries, positives, np.array(below, dtype=object))
+
+
+def _graded_below(
+    pairs: pd.DataFrame, rows: Iterable[tuple[str, str]], threshold: float, negatives: int, seed: int
+) -> Iterator[list[str]]:
+    """The negatives of each query and positive."""
+    partners: dict[str, list[tuple[float, str]]] = {}
+    for one, other, score in pairs[["sentence1", "sentence2", "score"]].itertuples(index=False):
+        partners.setdefault(one, []).append((score, other))
+        partners.setdefault(other, []).append((score, one))
+    texts = np.array([*partners], dtype=object)
+    place = {text: number for number, text in enumerate(texts)}
+    draw = np.random.default_rng(seed)
+    for query, positive in rows:
+        known = sorted([*partners[query], *partners[positive]], key=lambda partner: -partner[0])
+        alike = {query, positive, *(text for score, text in known if score >= threshold)}
+        own = list(dict.fromkeys(text for _, text in known if text not in alike))[:negatives]
+        others = np.delete(np.arange(len(texts)), [place[text] for text in {*alike, *(text for _, text in known)}])
+        if len(own) + len(others) < negatives:
+            raise InvalidValueError("pairs", f"{negatives} texts besides those alike", len(own) + len(others))
+        yield [*own, *texts[draw.choice(others, negatives - len(own), replace=False)]]
 
 
 def _frame(queries: np.ndarray, positives: np.ndarray, negatives: np.ndarray) -> pd.DataFrame:
