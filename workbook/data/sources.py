@@ -120,7 +120,7 @@ SOURCES: dict[str, dict[str, Callable[[], Any]]] = {
 }
 """Sources by name, with a reader for each kind of data that they have."""
 
-MIXED = ("docs-blend", "docs-blend-labels")
+MIXED = ("docs-blend", "docs-blend-labels", "docs-blend-examples")
 """Those of them that hold other tasks than retrieval too."""
 
 
