@@ -166,10 +166,14 @@ def from_classes(
         _warn(f"{len(single)} classes have a single text and give no query", single)
     places, rows = np.arange(len(texts)), np.flatnonzero(sizes[own] > 1)
     positives = [draw.choice(places[(own == own[row]) & (said != said[row])]) for row in rows]
-    others = [places[(own != own[row]) & (said != said[row])] for row in rows]
-    if not all(map(len, others)):
-        raise InvalidValueError("texts", "a different text in another class, to have negatives", "the same everywhere")
-    outside = [draw.choice(candidates, negatives) for candidates in others]
+    outside = []
+    for row in rows:  # one after another: all candidates of all rows would be the square of the texts
+        candidates = places[(own != own[row]) & (said != said[row])]
+        if not len(candidates):
+            raise InvalidValueError(
+                "texts", "a different text in another class, to have negatives", "the same everywhere"
+            )
+        outside.append(draw.choice(candidates, negatives))
     return _frame(texts[rows], texts[positives], texts[np.array(outside)])
 
 
