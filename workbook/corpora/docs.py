@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from joblib import Parallel, delayed
-from sklearn.feature_extraction.text import CountVectorizer
 from tqdm import tqdm
 
 from ..errors import UnknownNameError
 from .docstrings import pairs_of
+from .near import near_duplicates
 from .packages import load_table, module_name, no_garbage_collection, sources, table_path
 
 SPLITS = {"train": 80, "dev": 5, "test": 15}
@@ -29,7 +29,6 @@ FINGERPRINT = "f534e107c10fbb3967f1b6d293f3c9f8fa1f2c418953209a2c37de5e94eeb484"
 """Fingerprint of the corpus from the versions in constraints.txt."""
 
 _RULES = 2  # raise it whenever the rules change, so that no older file passes for the new corpus
-_NEAR = 0.5  # two texts that share half of their word triples say the same
 _CLUSTER = 150  # fewest pairs of a package that is a cluster
 _COLUMNS = ["id", "query", "document", "package", "module", "name", "split"]
 
@@ -138,21 +137,15 @@ def _rows(package: str, path: str, source: bytes) -> list[tuple[str, ...]]:
 def _distinct(pairs: pd.DataFrame) -> pd.DataFrame:
     """Pairs in their order, each kept only if no kept one before it says the same.
 
-    Two pairs say the same if query or document are equal but for case, or if the Jaccard similarity of their sets of
-    word triples is at least 0.5 (w-shingling; Broder 1997). The similarity is exact, by a sparse product, so that no
-    near duplicate can be in another split.
+    Two pairs say the same if query or document are equal but for case, or if they are near duplicates. These are found
+    exactly, so that none can be in another split.
     """
     for column in ("query", "document"):
         pairs = pairs[~pairs[column].str.casefold().duplicated()]
     pairs = pairs.reset_index(drop=True)
-    count = CountVectorizer(ngram_range=(3, 3), binary=True, token_pattern=r"\w+", dtype=np.int32)
-    shingles = count.fit_transform(pairs["query"] + " " + pairs["document"])
-    shared = (shingles @ shingles.T).tocoo()
-    sizes = np.diff(shingles.indptr)
-    near = shared.data >= _NEAR * (sizes[shared.row] + sizes[shared.col] - shared.data)
-    near &= shared.row < shared.col
+    places = near_duplicates(list(pairs["query"] + " " + pairs["document"]))
     earlier: dict[int, list[int]] = {}
-    for row, column in zip(shared.row[near].tolist(), shared.col[near].tolist(), strict=True):
+    for row, column in zip(*(place.tolist() for place in places), strict=True):
         earlier.setdefault(column, []).append(row)
     kept = np.ones(len(pairs), dtype=bool)
     for row in sorted(earlier):

@@ -156,6 +156,7 @@ def from_classes(
     sizes = np.array([len({*texts[own == one]}) for one in range(len(classes))])  # texts that differ
     if len(classes) < 2:
         raise InvalidValueError("labels", "at least two classes, to have negatives", ", ".join(classes) or "none")
+    said, _ = pd.factorize(texts)  # numbers compare faster than texts
     draw = np.random.default_rng(seed)
     if documents == "labels":
         others = np.array([draw.permutation(np.delete(np.arange(len(classes)), one))[:negatives] for one in own])
@@ -165,11 +166,15 @@ def from_classes(
     if single := list(classes[sizes == 1]):
         _warn(f"{len(single)} classes have a single text and give no query", single)
     places, rows = np.arange(len(texts)), np.flatnonzero(sizes[own] > 1)
-    positives = [draw.choice(places[(own == own[row]) & (texts != texts[row])]) for row in rows]
-    others = [places[(own != own[row]) & (texts != texts[row])] for row in rows]
-    if not all(map(len, others)):
-        raise InvalidValueError("texts", "a different text in another class, to have negatives", "the same everywhere")
-    outside = [draw.choice(candidates, negatives) for candidates in others]
+    positives = [draw.choice(places[(own == own[row]) & (said != said[row])]) for row in rows]
+    outside = []
+    for row in rows:  # one after another: all candidates of all rows would be the square of the texts
+        candidates = places[(own != own[row]) & (said != said[row])]
+        if not len(candidates):
+            raise InvalidValueError(
+                "texts", "a different text in another class, to have negatives", "the same everywhere"
+            )
+        outside.append(draw.choice(candidates, negatives))
     return _frame(texts[rows], texts[positives], texts[np.array(outside)])
 
 
