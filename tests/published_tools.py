@@ -118,7 +118,8 @@ def write_lens(folder, seed=None, clusters=24, prefix="model.", dtype=torch.floa
         trunk = random_trunk(seed)
         head = torch.randn(clusters, 32, generator=torch.Generator().manual_seed(seed)) / 4
     tensors = {f"{prefix}{name}": value for name, value in trunk.items()}
-    write(folder, trunk_config() | {"architectures": ["MistralBiForCausalLM"]}, tensors, "tiny_bos_eos_tokenizer", dtype)
+    config = trunk_config() | {"architectures": ["MistralBiForCausalLM"]}
+    write(folder, config, tensors, "tiny_bos_eos_tokenizer", dtype)
     save_file({"lm_head.weight": head.to(dtype)}, folder / "lm_head.safetensors")
     return tensors | {"lm_head.weight": head}
 

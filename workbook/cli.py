@@ -297,7 +297,7 @@ def import_checkpoint(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL", help="Local folder in the published layout of NV-Embed or LENS, or such as nvidia/NV-Embed-v2."
+            metavar="MODEL", help="Local folder in the published layout of NV-Embed or LENS, or nvidia/NV-Embed-v2."
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the model, absent or empty.")],
