@@ -20,7 +20,7 @@ LAYERS = (
     {"methods", "probes", "evaluation"},
     {"experiments", "checks", "figures"},
     {"papers"},
-    {"explore", "runs", "doctor", "embedders"},
+    {"explore", "runs", "doctor", "embedders", "published"},
     {"cli"},
 )
 """From the bottom up; a module imports from layers below its own only."""

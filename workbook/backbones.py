@@ -13,7 +13,7 @@ import logging
 import os
 import re
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
@@ -236,9 +236,7 @@ def load_decoder(
         raise InvalidValueError("backbone", f"a decoder, such as {', '.join(decoders)}", f"the encoder {name}")
     if dtype == "auto":
         dtype = chosen["dtype"]
-    dtype = getattr(torch, dtype, dtype) if isinstance(dtype, str) else dtype
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise InvalidValueError("dtype", "auto, float32, bfloat16 or float16", dtype)
+    dtype = as_dtype(dtype)
     if not isinstance(attn_implementation, str):
         raise InvalidValueError("attn_implementation", "auto, eager, sdpa or another by name", attn_implementation)
     factory = AutoModelForCausalLM if lm_head else AutoModel
@@ -274,6 +272,20 @@ def load_decoder(
             raise
     logger.info("%s: %s, attention by %s", shown(name), str(dtype).removeprefix("torch."), attn_implementation)
     return model.eval().to(chosen["device"])
+
+
+def as_dtype(dtype: torch.dtype | str) -> torch.dtype:
+    """A floating torch dtype, from itself or its name.
+
+    Raises:
+        InvalidValueError: Another dtype, or none.
+    """
+    import torch
+
+    found = getattr(torch, dtype, dtype) if isinstance(dtype, str) else dtype
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise InvalidValueError("dtype", "auto, float32, bfloat16 or float16", found)
+    return found
 
 
 def load_config(name: str) -> PreTrainedConfig:
@@ -549,12 +561,16 @@ def shown(name: str) -> str:
     return Path(name).name if os.path.isdir(Path(name).expanduser()) else name
 
 
-def hub_folder(name: str, complete: Callable[[Path], bool]) -> Path:
+_OF_MODEL = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "*/config.json")
+
+
+def hub_folder(name: str, complete: Callable[[Path], bool], patterns: Sequence[str] = _OF_MODEL) -> Path:
     """Snapshot folder of a Hugging Face model: the local cache first, then the network unless offline was asked for.
 
     Args:
         name: Its id, ``owner/model``.
         complete: Whether a folder holds all of it; an interrupted download leaves some out.
+        patterns: Glob patterns of the files to fetch.
 
     Raises:
         InvalidValueError: An impossible id.
@@ -563,7 +579,7 @@ def hub_folder(name: str, complete: Callable[[Path], bool]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "*/config.json"]
+    patterns = list(patterns)
     try:
         folder = Path(snapshot_download(name, allow_patterns=patterns, local_files_only=True))
         if complete(folder):

@@ -309,6 +309,34 @@ def adapters(
     print(f"workbook.build(.., adapter={[*map(str, folders)]}) merges them again.")
 
 
+@app.command("import")
+def import_checkpoint(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="Local folder in the published layout of NV-Embed or LENS, or nvidia/NV-Embed-v2."
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the model, absent or empty.")],
+    dtype: Annotated[
+        str | None, typer.Option(help="Of the weights: float32, bfloat16 or float16; the checkpoint's if not given.")
+    ] = None,
+) -> None:
+    """Read a published checkpoint and write it in the format of sentence-transformers, with this library's modules.
+
+    Nothing but safetensors is read, and no code that comes with the checkpoint is run.
+    Its names, shapes and settings are checked first, and its attention is measured.
+    """
+    from transformers.utils import logging as transformers_logging
+
+    from . import published
+
+    if not sys.stderr.isatty():
+        transformers_logging.disable_progress_bar()
+    published.convert(model, output, dtype, told=_told)
+    print(f"Model: {output}")
+
+
 @app.command()
 def record(
     notebooks: Annotated[

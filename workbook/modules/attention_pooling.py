@@ -237,13 +237,29 @@ PUBLISHED = {
     "cross_attend_blocks.1.fn.net.2": "mlp_out",
 }
 """Names of modules in the published checkpoint, and their names here."""
+_PREFIX = "latent_attention_model."
+
+
+def published_names(module: LatentAttention) -> dict[str, str]:
+    """The published name of each tensor of a module, by its own name.
+
+    Args:
+        module: Latent attention with the gated MLP.
+    """
+    names = {own: published for published, own in PUBLISHED.items()}
+    found = {}
+    for name in module.state_dict():
+        layer, _, kind = name.rpartition(".")
+        found[name] = f"{_PREFIX}{names[layer]}.{kind}" if layer else f"{_PREFIX}{names[name]}"
+    return found
 
 
 def from_published(weights: dict[str, torch.Tensor], heads: int = 8) -> LatentAttention:
     """Latent attention with the weights of a published checkpoint.
 
     Args:
-        weights: The tensors of a checkpoint by name; those outside the latent attention are ignored.
+        weights: The tensors of a checkpoint by name, which are taken themselves, not copied; those outside the latent
+            attention are ignored.
         heads: Number of heads, which the weights don't show.
 
     Raises:
@@ -252,22 +268,19 @@ def from_published(weights: dict[str, torch.Tensor], heads: int = 8) -> LatentAt
 
     Source: the state dict of the released NV-Embed-v2.
     """
-    prefix = "latent_attention_model."
-    own = {}
-    for name, value in weights.items():
-        published, _, kind = name.removeprefix(prefix).rpartition(".")
-        if name == f"{prefix}latents":
-            own[PUBLISHED["latents"]] = value
-        elif name.startswith(prefix) and published in PUBLISHED:
-            own[f"{PUBLISHED[published]}.{kind}"] = value
-    if not {"dictionary", "to_q.weight"} <= own.keys():
+    dictionary, queries = (
+        weights.get(f"{_PREFIX}{name}") for name in ("latents", "cross_attend_blocks.0.fn.to_q.weight")
+    )
+    if dictionary is None or queries is None:
         raise DamagedFileError(
-            f"Expected tensors named {prefix}latents and {prefix}cross_attend_blocks..., got "
+            f"Expected tensors named {_PREFIX}latents and {_PREFIX}cross_attend_blocks..., got "
             f"{', '.join([*weights][:3]) or 'none'}. Give the tensors of a checkpoint in NV-Embed's layout."
         )
-    (latents, width), inner = own["dictionary"].shape, len(own["to_q.weight"])
+    (latents, width), inner = dictionary.shape, len(queries)
     if inner % whole("heads", heads):
         raise InvalidValueError("heads", f"a divisor of {inner}, the rows of the query projection", heads)
-    module = LatentAttention(width, latents=latents, heads=heads, head_dimension=inner // heads)
-    module.load_weights(own, "the checkpoint")
+    with torch.device("meta"):  # no second copy of a block that takes 3 GB in float32
+        module = LatentAttention(width, latents=latents, heads=heads, head_dimension=inner // heads)
+    own = {name: weights[theirs] for name, theirs in published_names(module).items() if theirs in weights}
+    module.load_weights(own, "the checkpoint", assign=True)
     return module

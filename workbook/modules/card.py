@@ -36,6 +36,7 @@ class Card(SentenceTransformerModelCardData):
     Attributes:
         method: Name of the method, or a description of what was built.
         backbone: Name of the backbone, as it was given; of a folder the last part.
+        published: Whether the backbone is a published checkpoint of an embedder, pooling included.
         adapters: Names of the adapters that were merged into it; of folders the last part but ``decoder``.
         stages: What was trained, in order; see :meth:`add_training`.
         scores: Rows of what was measured; see :meth:`add_scores`.
@@ -43,6 +44,7 @@ class Card(SentenceTransformerModelCardData):
 
     method: str = ""
     backbone: str = ""
+    published: bool = False
     adapters: list[str] = field(default_factory=list)
     stages: list[dict[str, Any]] = field(default_factory=list)
     scores: list[dict[str, Any]] = field(default_factory=list)
@@ -96,6 +98,7 @@ class Card(SentenceTransformerModelCardData):
             "base_model": self.base_model,
             "method": self.method,
             "backbone": self.backbone,
+            "published": self.published,
             "adapters": self.adapters,
             "width": self.model.get_embedding_dimension(),
             "max_length": self.model.max_seq_length,
@@ -165,7 +168,8 @@ def made_of(*models: SentenceTransformer) -> dict[str, Any]:
     """
     cards = [card for model in models if isinstance(card := model.model_card_data, Card)]
     several = {name: [one for card in cards for one in getattr(card, name)] for name in ("adapters", "stages")}
-    return {"backbone": cards[0].backbone if cards else "", **several}
+    first = {name: getattr(cards[0], name) for name in ("backbone", "published")} if cards else {}
+    return {"backbone": "", **first, **several}
 
 
 def give_card(model: SentenceTransformer, method: str, **fields: Any) -> None:

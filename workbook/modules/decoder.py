@@ -318,7 +318,8 @@ class Decoder(InputModule):
             OutputError: The folder can't be written.
         """
         with writing(Path(output_path)):
-            self.decoder.save_pretrained(output_path)
+            # Under the names of its modules; a checkpoint that was read by other names would be written by those again.
+            self.decoder.save_pretrained(output_path, save_original_format=False)
             self.save_tokenizer(output_path)
             self.save_config(output_path)
             write_checksums(Path(output_path))

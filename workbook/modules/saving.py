@@ -130,17 +130,18 @@ class SavedModule(Module):
         """The module, before its weights are loaded; they give the sizes that the configuration does not hold."""
         return cls(**config)
 
-    def load_weights(self, weights: dict[str, torch.Tensor], source: str) -> None:
+    def load_weights(self, weights: dict[str, torch.Tensor], source: str, *, assign: bool = False) -> None:
         """Take over weights of the same names and shapes.
 
         Args:
             weights: Tensors by name.
             source: Where they are from, for the error.
+            assign: Whether to take the tensors themselves, in their dtype; otherwise their values are copied.
 
         Raises:
             DamagedFileError: Other names or shapes.
         """
         try:
-            self.load_state_dict(weights)
+            self.load_state_dict(weights, assign=assign)
         except RuntimeError as error:
             raise DamagedFileError(f"{source}: expected the weights of {type(self).__name__}: {error}") from error
