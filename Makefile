@@ -31,10 +31,11 @@ conda:
 run: setup
 	$(BIN)/python -m workbook run --scale $(SCALE) --jobs $(JOBS)
 
-# What CI runs: the units on each push, the notebooks as well before a change lands.
+# What CI runs: the units on each push, the notebooks as well before a change lands, and tests of a minute each.
+JOURNEYS := tests/test_end_to_end.py tests/test_training_together.py
 test: TESTS := tests notebooks
-test-units: TESTS := tests
-test-notebooks: TESTS := notebooks
+test-units: TESTS := tests $(JOURNEYS:%=--ignore=%)
+test-notebooks: TESTS := notebooks $(JOURNEYS)
 # More threads than cores get in each other's way.
 test test-units test-notebooks: export OMP_NUM_THREADS ?= 1
 test test-units test-notebooks: setup

@@ -7,7 +7,7 @@ import pytest
 
 from workbook import build, probes
 from workbook.errors import InvalidValueError, UnknownNameError
-from workbook.explore import Explorer, LatentExplorer, LexiconExplorer
+from workbook.explore import AnchorExplorer, Explorer, LatentExplorer, LexiconExplorer, PrefixExplorer
 from workbook.explore.panel import answered, as_html
 
 BACKGROUND = [
@@ -117,6 +117,47 @@ def test_widgets_only_where_someone_looks_on(explorer, monkeypatch):
     assert explorer.show(ONE, OTHER).columns.tolist() == ["attention", "pooling", "cosine", "above"]
     monkeypatch.setenv("JPY_SESSION_NAME", "notebooks/00_start.ipynb")
     assert isinstance(explorer.show(ONE, OTHER), widgets.VBox)
+
+
+def test_a_state_moves_only_where_it_can_see_the_end(explorer):
+    first, second = "The bank was wet.", "The bank was shut."
+    before = explorer.model.encode([ONE])
+    table = PrefixExplorer(explorer.model).table(first, second)
+    assert "".join(table["token"]).replace("␣", " ").endswith("The bank was ")
+    assert (table["causal"] == 0).all()
+    assert (table["bidirectional"] > 0).all()
+    np.testing.assert_array_equal(explorer.model.encode([ONE]), before)
+    states = {}
+    for mode in ("causal", "bidirectional"):
+        model = build("mean", "tiny-llama", attention=mode, dtype="float32", device="cpu")
+        states[mode] = model.encode([first, second], output_value="token_embeddings")
+        one, other = (rows[len(table) - 1].numpy() for rows in states[mode])
+        moved = np.linalg.norm(one - other) / np.linalg.norm(one)
+        assert table[mode].iloc[-1] == pytest.approx(moved, abs=0.006)
+
+
+def test_the_panel_of_prefixes_answers_what_is_typed(explorer):
+    _, second, answer = PrefixExplorer(explorer.model).panel(ONE, ONE).children
+    said = answer.value
+    second.value = "The dog sleeps."
+    assert answer.value != said
+    assert answer.value.count("<tr") < said.count("<tr")
+    second.value = " "
+    assert answer.value == "text: expected a string that is not blank, got &#x27; &#x27;."
+
+
+def test_what_a_vector_writes_beside_others():
+    model = build("anchor", "tiny-llama", dtype="float32", device="cpu")
+    explorer = AnchorExplorer(model, [ONE, OTHER], "Find the note")
+    table = explorer.table(BACKGROUND[0], tokens=5)
+    assert table["vector of"].tolist() == [BACKGROUND[0], ONE, OTHER]
+    expected = probes.regenerated(model, [BACKGROUND[0], ONE, OTHER], "Find the note", tokens=5)
+    assert table["written"].tolist() == [repr(one)[1:-1] for one in expected]
+    text, answer = explorer.panel(ONE).children
+    said = answer.value
+    text.value = BACKGROUND[1]
+    assert said != answer.value
+    assert f"<td>{BACKGROUND[1]}</td>" in answer.value
 
 
 def test_the_table_names_the_latents_farthest_from_the_background(reviewed):
@@ -234,6 +275,18 @@ def test_bad_input(explorer):
             explorer.compare(ONE, text, "mean", "causal")
     with pytest.raises(InvalidValueError, match="second: expected a string, got None"):
         explorer.panel(ONE, None)
+
+
+def test_bad_input_to_prefixes_and_anchors(explorer):
+    with pytest.raises(InvalidValueError, match="a decoder that reads words alone"):
+        PrefixExplorer(build("causal2vec", "tiny-llama", device="cpu")).table(ONE, OTHER)
+    for text in (None, " "):
+        with pytest.raises(InvalidValueError, match="text: expected a string that is not blank"):
+            PrefixExplorer(explorer.model).table(ONE, text)
+    with pytest.raises(InvalidValueError, match="others: expected at least one text"):
+        AnchorExplorer(explorer.model, [])
+    with pytest.raises(InvalidValueError, match="text: expected a string that is not blank"):
+        AnchorExplorer(explorer.model, [ONE]).table(" ")
 
 
 def test_bad_input_to_latents(explorer, reviewed):

@@ -51,9 +51,9 @@ def command(monkeypatch, capsys):
     return command
 
 
-def process(*arguments, modules=ROOT):
+def process(*arguments):
     """The command in a process of its own, where loggers and warnings are as a user has them."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), str(modules)])}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
         [sys.executable, "-m", "workbook", "train", *map(str, arguments)],
         env=environment,
@@ -255,15 +255,17 @@ class SummaryWriter:
 """
 
 
-def test_a_tracker_gets_the_loss_of_every_step_by_stage(data, tmp_path):
+def test_a_tracker_gets_the_loss_of_every_step_by_stage(command, data, tmp_path, monkeypatch):
     """A stand-in has the interface of tensorboardX, which is not among what is installed."""
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "tensorboardX.py").write_text(WRITER)
     folder = tmp_path / "out"
     arguments = ["llm2vec", "-o", folder, "--scale", "quick", "--backbone", "tiny-llama", "--stages", "mntp,simcse"]
-    with process(*arguments, *data[:4], "--report-to", "tensorboard", modules=tmp_path / "modules") as ran:
-        _, err = ran.communicate()
-    assert (ran.returncode, err) == (0, "")
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    code, _, err = command(*arguments, *data[:4], "--report-to", "tensorboard")
+    monkeypatch.delitem(sys.modules, "tensorboardX")
+    assert (code, err) == (0, "")
     for stage, steps in {"mntp": 6, "simcse": 4}.items():
         lines = (folder / "logs" / stage / "scalars").read_text().splitlines()
         assert [line for line in lines if line.startswith("train/loss ")] == [

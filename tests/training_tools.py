@@ -35,6 +35,16 @@ CAUSAL = ("reconstruction", "llama2vec")
 """Objectives whose decoder must be causal; the others take LLM2Vec's."""
 
 
+EVEN = [f"number {place:02d} here." for place in range(16)]
+ALL_MASKED = {
+    "options": {"rate": 1 - 1e-9, "style": "roberta"},
+    "batch_size": 8,
+    "max_length": 16,
+    "learning_rate": 1e-3,
+}
+"""Chunks of one text each, in which all that can be masked is masked: a micro-batch hides as many tokens as another."""
+
+
 def write_data(folder, texts=TEXTS, name="texts"):
     """A file for each objective: the texts, and as pairs each with its words backwards as the query."""
     (folder / f"{name}.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")

@@ -1,6 +1,6 @@
 """Explorers: interactive where a person can type and choose, a table in batch runs."""
 
 from .methods import MethodExplorer
-from .single import Explorer, LatentExplorer, LexiconExplorer
+from .single import AnchorExplorer, Explorer, LatentExplorer, LexiconExplorer, PrefixExplorer
 
-__all__ = ["Explorer", "LatentExplorer", "LexiconExplorer", "MethodExplorer"]
+__all__ = ["AnchorExplorer", "Explorer", "LatentExplorer", "LexiconExplorer", "MethodExplorer", "PrefixExplorer"]

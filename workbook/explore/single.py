@@ -1,4 +1,4 @@
-"""Explorers of one model: the similarity of two sentences, the latents of a text, and its words with weights."""
+"""Explorers of one model: similarity, states that move, latents, words with weights, and what a vector can write."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ..attention import MODES
 from ..errors import InvalidValueError, whole
 from ..modules import Decoder, Pooling
 from ..modules.pooling import POOLINGS
-from ..probes import discriminating_latents, latent_attention, top_clusters
-from .panel import Panel, TextExplorer, answered, refuse_blank, text_field
+from ..probes import discriminating_latents, latent_attention, prefix_movement, regenerated, top_clusters
+from .panel import Panel, TextExplorer, answered, as_html, refuse_blank, text_field
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -110,6 +110,46 @@ class Explorer(Panel):
             return f"cosine <b>{cosine:.3f}</b>, more alike than {above:.0%} of unrelated pairs"
 
         return answered(controls, answer)
+
+
+class PrefixExplorer(Panel):
+    """How far the states of what two texts begin with move when the end is exchanged, under either attention.
+
+    Args:
+        model: An embedder that begins with a Decoder; it is left as it was.
+    """
+
+    def __init__(self, model: SentenceTransformer):
+        self.model = model
+
+    def table(self, first: str, second: str) -> pd.DataFrame:
+        """The tokens that both texts begin with, and how far the last state of each moves.
+
+        Args:
+            first: A text.
+            second: Another that begins like it.
+
+        Returns:
+            One row per token: ``token`` (as :class:`LexiconExplorer` writes it), ``causal`` and ``bidirectional``, as
+            in `workbook.probes.prefix_movement`.
+
+        Raises:
+            InvalidValueError: A text that is blank or not a string, or as `workbook.probes.prefix_movement`.
+        """
+        refuse_blank(first)
+        refuse_blank(second)
+        frame = prefix_movement(self.model, first, second)
+        return frame.assign(token=frame["token"].map(_readable)).drop(columns="position").round(2)
+
+    def panel(self, first: str, second: str) -> widgets.VBox:
+        """Two text fields, and the table of the typed texts.
+
+        Args:
+            first: The first text at the start.
+            second: The second.
+        """
+        fields = {"first": text_field(first, "First"), "second": text_field(second, "Second")}
+        return answered(fields, lambda first, second: as_html(self.table(first, second)))
 
 
 class LatentExplorer(TextExplorer):
@@ -216,6 +256,49 @@ class LexiconExplorer(TextExplorer):
         frame["words"] = [", ".join(map(_readable, words[:4])) for words in frame["words"]]
         frame["token"] = frame["token"].map(_readable)
         return frame[["cluster", "weight", "words", "token"]].round(3)
+
+
+class AnchorExplorer(TextExplorer):
+    """What a model writes from the vector of a text alone, beside what it writes from the vectors of others.
+
+    A model that ignores the vector writes the same from each.
+
+    Args:
+        model: An embedder that `workbook.probes.regenerated` takes, such as one trained by ``anchor``; it is left as it
+            was.
+        others: The other texts, at least one.
+        instruction: The bare task instruction in front of every text, or None.
+
+    Raises:
+        InvalidValueError: No other text.
+
+    Source: Anchor, section 3.2.
+    """
+
+    def __init__(self, model: SentenceTransformer, others: Sequence[str], instruction: str | None = None):
+        if isinstance(others, str) or not len(others):
+            raise InvalidValueError("others", "at least one text", others)
+        self.model = model
+        self.others = list(others)
+        self.instruction = instruction
+
+    def table(self, text: str, tokens: int = 12) -> pd.DataFrame:
+        """What is written, the likeliest token at each step.
+
+        Args:
+            text: The text.
+            tokens: Largest number of tokens that are written.
+
+        Returns:
+            One row per text, the typed one first: ``vector of`` (the text) and ``written``.
+
+        Raises:
+            InvalidValueError: A text that is blank or not a string, or as `workbook.probes.regenerated`.
+        """
+        refuse_blank(text)
+        texts = [text, *self.others]
+        written = regenerated(self.model, texts, self.instruction, tokens=tokens)
+        return pd.DataFrame({"vector of": texts, "written": [repr(one)[1:-1] for one in written]})
 
 
 def _readable(token: str) -> str:

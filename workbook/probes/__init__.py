@@ -7,7 +7,7 @@ from .anchors import anchor_losses, regenerated
 from .cost import BITS, OF_ONE_RUN, encoding_cost, index_bytes, index_cost, pareto, training_cost
 from .latents import discriminating_latents, latent_attention
 from .lexicon import by_position, top_clusters
-from .states import TIE, layer_cosine, layer_means, prefix_test, recency
+from .states import TIE, layer_cosine, layer_means, prefix_movement, prefix_test, recency
 from .vectors import vector_lengths, vector_map
 from .words import word_guesses, word_probe, word_states
 
@@ -25,6 +25,7 @@ __all__ = [
     "layer_cosine",
     "layer_means",
     "pareto",
+    "prefix_movement",
     "prefix_test",
     "recency",
     "regenerated",

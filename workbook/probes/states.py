@@ -44,9 +44,7 @@ def layer_cosine(model: SentenceTransformer, texts: Sequence[str]) -> pd.DataFra
 
     Source: LLM2Vec, section 4.2 and figures 5, 8 and 9.
     """
-    module = decoder_of(model, texts)
-    if module.contextual_tokens:
-        raise InvalidValueError("model", "a decoder that reads words alone", "one with contextual tokens")
+    module = _reader_of_words(model, texts)
     rows = []
     for index, encoded in enumerate(module.encode_texts(texts)):
         ids = torch.tensor([encoded.input_ids], device=module.decoder.device)
@@ -99,6 +97,43 @@ def layer_means(cosines: pd.DataFrame) -> pd.DataFrame:
             raise UnknownNameError("column", column, map(str, cosines))
     counted = cosines[(cosines["position"] > 0) & (cosines["layer"] > 0)]
     return counted.groupby(["text", "layer"], as_index=False)[["cosine", "control"]].mean()
+
+
+@torch.no_grad()
+def prefix_movement(model: SentenceTransformer, first: str, second: str) -> pd.DataFrame:
+    """How far the states of the tokens that two texts begin with move when what follows is exchanged.
+
+    Args:
+        model: An embedder; it runs in both attention modes, whichever is its own.
+        first: A text.
+        second: Another that begins like it, read by the same template.
+
+    Returns:
+        One row per token that both begin with: ``position`` (from 0), ``token`` (its string), and by attention mode,
+        ``causal`` and ``bidirectional``, the distance of its two last states by the length of the first (0 for none).
+
+    Raises:
+        InvalidValueError: A model that does not begin with a Decoder, or that reads contextual tokens.
+    """
+    module = _reader_of_words(model, [first, second])
+    rows = [encoded.input_ids for encoded in module.encode_texts([first, second])]
+    shared = next((n for n, (one, other) in enumerate(zip(*rows, strict=False)) if one != other), min(map(len, rows)))
+    moved = {}
+    for mode in MODES:
+        with reading(module, mode):
+            ids = (torch.tensor([row], device=module.decoder.device) for row in rows)
+            one, other = (module.decoder(input_ids=row, use_cache=False).last_hidden_state[0, :shared] for row in ids)
+        moved[mode] = ((one - other).float().norm(dim=1) / one.float().norm(dim=1)).tolist()
+    tokens = [module.tokenizer.decode([token]) for token in rows[0][:shared]]
+    return pd.DataFrame({"position": range(shared), "token": tokens, **moved})
+
+
+def _reader_of_words(model: SentenceTransformer, texts: Sequence[str]) -> Decoder:
+    """The model's decoder, if it reads nothing but the tokens of a text."""
+    module = decoder_of(model, texts)
+    if module.contextual_tokens:
+        raise InvalidValueError("model", "a decoder that reads words alone", "one with contextual tokens")
+    return module
 
 
 @torch.no_grad()
