@@ -14,11 +14,20 @@ from typing import Any
 
 from pydantic import BaseModel
 
-ADDED_LATER: dict[str, dict[str, Any]] = {"Stage": {"mixed": False}}
+_LATENT = {"mlp_ratio": 4, "train_dictionary": True}
+
+ADDED_LATER: dict[str, dict[str, Any]] = {
+    "Stage": {"mixed": False, "frozen": False},
+    "latent_attention pooling": _LATENT,
+    "LatentAttention": _LATENT,
+    "self_attention pooling": {"mlp_ratio": 4},
+    "SelfAttention": {"mlp_ratio": 4},
+}
 """By name, fields that were added when records already existed, each with the value that changes nothing.
 
 The name is that of the class that has the field, which holds for its subclasses too, or that of options without a
-class: ``encoder``, or a pooling's such as ``lexicon pooling``. A field with that value is left out of a description, so
+class: ``encoder``, or a pooling's such as ``lexicon pooling`` (its module's class stands for those of a built model). A
+field with that value is left out of a description, so
 that records, kept stages and trained folders made before it existed remain valid; any other value shows. The value is
 the one that means "as before", whatever the current default.
 """

@@ -53,6 +53,7 @@ class Variant:
         hybrid_with: Another variant, trained with the same seed; the hybrid of both is measured.
         hybrid_weight: Weight of the other variant's cosine in that hybrid.
         start_from: Another variant, trained with the same seed before this one, which starts from its decoder.
+        start_seed: The seed of ``start_from`` in place of the same one, so that all seeds start from one decoder.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Variant:
     hybrid_with: Variant | None = None
     hybrid_weight: float = 1.0
     start_from: Variant | None = None
+    start_seed: int | None = None
 
     def trained_by(self, scale: str, backbone: str) -> Recipe:
         """Its recipe at a scale.
@@ -106,11 +108,15 @@ class Variant:
 
         start: Any = backbone
         if self.start_from:
-            start = self.start_from.train(seed, scale, backbone, progress=progress).model
+            start = self.start_from.train(self.starts_at(seed), scale, backbone, progress=progress).model
             start[0].attention = self.chain(scale, backbone).attention
         model = self.chain(scale, backbone).build(start, seed)
         recipe = self.trained_by(scale, backbone)
         return training.train(model, recipe, seed=seed, evaluator=evaluator, progress=progress)
+
+    def starts_at(self, seed: int) -> int:
+        """The seed of ``start_from`` where this one has a seed."""
+        return seed if self.start_seed is None else self.start_seed
 
 
 @dataclass(frozen=True)
@@ -126,11 +132,13 @@ class Experiment:
         evaluator: Function of the sizes that returns the measurement while the last stage trains. None for no curve.
         inputs: The data that ``measure`` and ``evaluator`` read: the corpora ``docs`` and ``roles`` by name, files
             below ``data/`` by their paths there. When one of them changes, records are stale.
+        inside: Function of the model as it was built, what training made of it, and the sizes that returns tidy rows
+            of what is new inside. None for none.
         losses: Whether the losses of training are rows as well.
         rerun_variants: The variants that are also computed live when a notebook reruns the experiment, such as the one
             that the notebook trains anyway.
-        version: Raised when ``measure`` or ``evaluator`` changes, so that older records become stale. A changed
-            ``evaluator`` needs another name too, since trained stages are kept with their curves.
+        version: Raised when ``measure``, ``inside`` or ``evaluator`` changes, so that older records become stale. A
+            changed ``evaluator`` needs another name too, since trained stages are kept with their curves.
     """
 
     name: str
@@ -140,6 +148,7 @@ class Experiment:
     measure: Callable[[SentenceTransformer, Scale], pd.DataFrame] | None = None
     evaluator: Callable[[Scale], Evaluator] | None = None
     inputs: tuple[str, ...] = ()
+    inside: Callable[[SentenceTransformer, Trained, Scale], pd.DataFrame] | None = None
     losses: bool = False
     rerun_variants: tuple[str, ...] = ()
     version: int = 1
@@ -180,8 +189,9 @@ class Experiment:
             progress: See :func:`workbook.training.train`.
 
         Returns:
-            Tidy rows: those of ``measure``; then, with ``losses``, those of every stage (``task``), with ``step`` and
-            the ``metric`` ``training``; then the curve of ``evaluator``, with ``step`` and the ``metric`` ``curve``.
+            Tidy rows: those of ``measure`` and of ``inside``; then, with ``losses``, those of every stage (``task``),
+            with ``step`` and the ``metric`` ``training``; then the curve of ``evaluator``, with ``step`` and the
+            ``metric`` ``curve``.
         """
         sizes = self.sizes(scale)
         evaluator = self.evaluator(sizes) if self.evaluator else None
@@ -191,6 +201,9 @@ class Experiment:
         if variant.hybrid_with:
             model = methods.hybrid(model, trained[1].model, variant.hybrid_weight)
         parts = [self.measure(model, sizes)] if self.measure else []
+        if self.inside:
+            built = variant.chain(scale, backbone).build(model, seed)  # with the same new weights, on its decoder
+            parts.append(self.inside(built, trained[0], sizes))
         if self.losses:
             history = trained[0].history.rename(columns={"stage": "task", "loss": "score"})
             parts.append(history[["task", "step", "score"]].assign(metric="training"))
@@ -260,7 +273,8 @@ class Experiment:
             other = self.fingerprint(variant.hybrid_with, seed, scale, backbone)
             content["hybrid_with"] = [other, variant.hybrid_weight]
         if variant.start_from:
-            content["start_from"] = self.fingerprint(variant.start_from, seed, scale, backbone)
+            at = variant.starts_at(seed)
+            content["start_from"] = self.fingerprint(variant.start_from, at, scale, backbone)
         return digest(content)
 
 

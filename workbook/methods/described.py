@@ -117,7 +117,7 @@ def _parts(chain: Chain, options: dict, stage: Stage, trainable: bool) -> Iterat
     from ..modules import make_pooling
     from ..objectives import get
 
-    yield "decoder", "decoder", "", stage.adapter is None
+    yield "decoder", "decoder", "", stage.adapter is None and not stage.frozen
     if stage.adapter:
         yield "adapters", "decoder", f"rank {stage.adapter.rank}", True
     if chain.encoder:

@@ -78,7 +78,8 @@ def contrastive(scale: str, temperature: float = 0.02) -> Stage:
 def fitted(recipe: Recipe, scale: str, backbone: str) -> Recipe:
     """The recipe as the machines of its scale train it: compiled, or in micro-batches that fit.
 
-    At the scales of :data:`~workbook.scale.RECORDED`, where a training takes hours, layers are compiled.
+    At the scales of :data:`~workbook.scale.RECORDED`, where a training takes hours, layers are compiled, unless the
+    decoder does not train.
 
     A batch that does not fit is first checkpointed, which costs one more forward pass. If that is not enough, it is
     split as well: by GradCache where rows are negatives of each other, else by accumulation. A stage whose weights
@@ -93,7 +94,7 @@ def fitted(recipe: Recipe, scale: str, backbone: str) -> Recipe:
         UnknownNameError, ModelNotFoundError: No such scale or backbone.
     """
     if get_scale(scale).name in RECORDED:
-        return Recipe(stages=tuple(stage.model_copy(update={"compiled": True}) for stage in recipe.stages))
+        return Recipe(stages=tuple(stage.model_copy(update={"compiled": not stage.frozen}) for stage in recipe.stages))
     memory = DEVICE.get(scale)
     if memory is None:
         return recipe
@@ -129,7 +130,7 @@ def memory_needed(stage: Stage, backbone: str, texts: int) -> int:
     """
     parameters, config = _sizes(backbone)
     # Frozen weights take 2 bytes. Those that train take 16, as in training.devices, and autocast keeps a copy of 2.
-    weights = parameters * (2 if stage.adapter else 18)
+    weights = parameters * (2 if stage.adapter or stage.frozen else 18)
     layer, layers = bytes_a_token(config, adapted=stage.adapter is not None), config.num_hidden_layers
     kept = layers * 4 * config.hidden_size + layer if stage.gradient_checkpointing else layers * layer
     return weights + texts * stage.max_length * kept

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from ..errors import DamagedFileError, InvalidValueError, UnknownNameError, whol
 from .pooling import pool
 from .saving import SavedModule
 
-MLPS = ("geglu", "gelu")
+MLPS = ("geglu", "gelu", "linear", "none")
 
 
 class AttentionPooling(SavedModule):
@@ -32,7 +33,9 @@ class AttentionPooling(SavedModule):
         heads: Number of attention heads.
         head_dimension: Width of one head; None for the width of the states, as published. So the number of heads need
             not divide that width.
-        mlp: ``geglu``, gated, as in the released code; or ``gelu``, two linear layers, as in the paper.
+        mlp: ``geglu``, gated, as in the released code; ``gelu``, two linear layers, as in the paper; ``linear``, one
+            linear layer in its place; or ``none``.
+        mlp_ratio: Width inside ``geglu`` and ``gelu``, as a multiple of that of the states.
 
     Raises:
         InvalidValueError: A size that is not a positive whole number.
@@ -41,7 +44,9 @@ class AttentionPooling(SavedModule):
     Source: NV-Embed, section 3.2; norms, residuals, widths and the gate are those of the released code.
     """
 
-    config_keys = ("embedding_dimension", "heads", "head_dimension", "mlp")
+    config_keys = ("embedding_dimension", "heads", "head_dimension", "mlp", "mlp_ratio")
+    tokens_apart = False
+    """Whether the output of a token depends on no other token of its text."""
 
     def __init__(
         self,
@@ -50,6 +55,7 @@ class AttentionPooling(SavedModule):
         heads: int = 8,
         head_dimension: int | None = None,
         mlp: str = "geglu",
+        mlp_ratio: int = 4,
     ):
         super().__init__()
         width = whole("embedding_dimension", embedding_dimension)
@@ -63,12 +69,14 @@ class AttentionPooling(SavedModule):
         self.to_q = nn.Linear(width, inner, bias=False)
         self.to_kv = nn.Linear(width, 2 * inner, bias=False)
         self.to_out = nn.Linear(inner, width, bias=False)
-        gated = mlp == "geglu"
-        self.mlp_in = nn.Linear(width, (8 if gated else 4) * width)
-        self.mlp_out = nn.Linear(4 * width, width)
-        self.mlp = mlp
+        self.mlp, self.mlp_ratio = mlp, whole("mlp_ratio", mlp_ratio)
+        inside = width * (1 if mlp == "linear" else self.mlp_ratio)
+        self.mlp_in = nn.Linear(width, (2 if mlp == "geglu" else 1) * inside) if mlp != "linear" else nn.Identity()
+        self.mlp_out = nn.Linear(inside, width)
         for last in (self.to_out.weight, self.mlp_out.weight, self.mlp_out.bias):
             nn.init.zeros_(last)
+        if mlp == "none":
+            del self.mlp_norm, self.mlp_in, self.mlp_out
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Add ``sentence_embedding``, float32 (batch, dim), of length 1, to the features; see ``Module.forward``.
@@ -83,7 +91,13 @@ class AttentionPooling(SavedModule):
         """
         states, mask = features["token_embeddings"], features["attention_mask"]
         pooled = features.get("pooling_mask", mask)
-        vectors = pool(self.read(states, mask), pooled, "mean")
+        if self.tokens_apart:  # what is not pooled, instruction and padding, need not be read
+            made = self.read(states[pooled.bool()].unsqueeze(0), mask).squeeze(0)
+            read = made.new_zeros(*states.shape)
+            read[pooled.bool()] = made
+        else:
+            read = self.read(states, mask)
+        vectors = pool(read, pooled, "mean")
         features["sentence_embedding"] = normalize(vectors, dim=1)
         return features
 
@@ -101,11 +115,13 @@ class AttentionPooling(SavedModule):
         precision = torch.autocast(states.device.type, states.dtype) if half else contextlib.nullcontext()
         with precision:
             states = states + self._attend(states, mask)
+            if self.mlp == "none":
+                return states
             inner = self.mlp_in(self.mlp_norm(states))
             if self.mlp == "geglu":
                 value, gate = inner.chunk(2, dim=-1)
                 inner = value * gelu(gate)
-            else:
+            elif self.mlp == "gelu":
                 inner = gelu(inner)
             return states + self.mlp_out(inner)
 
@@ -127,16 +143,21 @@ class LatentAttention(AttentionPooling):
 
     Args:
         embedding_dimension: Width of the token states.
-        latents: Number of entries of the dictionary.
-        heads, head_dimension, mlp: See :class:`AttentionPooling`.
+        latents: Number of entries of the dictionary. With 0 the attention is left out, and the MLP alone remains; it
+            starts with the same weights as beside a dictionary.
+        heads, head_dimension, mlp, mlp_ratio: See :class:`AttentionPooling`.
+        train_dictionary: Whether training moves the dictionary itself; otherwise it stays as it was drawn, and only the
+            projections from and to it train.
 
     Raises:
         InvalidValueError, UnknownNameError: As :class:`AttentionPooling`.
 
-    Source: NV-Embed, section 3.2 and equation 1: 512 latents, 8 heads.
+    Source: NV-Embed, section 3.2 and equation 1: 512 latents, 8 heads. Without attention, or with a random dictionary,
+    it is a control that the paper does not have.
     """
 
-    config_keys = (*AttentionPooling.config_keys, "latents")
+    config_keys = (*AttentionPooling.config_keys, "latents", "train_dictionary")
+    tokens_apart = True
 
     def __init__(
         self,
@@ -146,15 +167,23 @@ class LatentAttention(AttentionPooling):
         heads: int = 8,
         head_dimension: int | None = None,
         mlp: str = "geglu",
+        mlp_ratio: int = 4,
+        train_dictionary: bool = True,
     ):
-        super().__init__(embedding_dimension, heads=heads, head_dimension=head_dimension, mlp=mlp)
-        self.dictionary = nn.Parameter(torch.randn(whole("latents", latents), embedding_dimension))
+        options = {"heads": heads, "head_dimension": head_dimension, "mlp": mlp, "mlp_ratio": mlp_ratio}
+        super().__init__(embedding_dimension, **options)
+        drawn = torch.randn(whole("latents", latents, 0), embedding_dimension)
+        self.train_dictionary = train_dictionary
+        self.dictionary = nn.Parameter(drawn, requires_grad=train_dictionary)
+        if not latents:  # made all the same, so that the MLP starts as it does beside a dictionary
+            del self.dictionary, self.query_norm, self.context_norm, self.to_q, self.to_kv, self.to_out
         self._kept: tuple[Any, tuple[torch.Tensor, torch.Tensor] | None] = (None, None)
+        self._silent: torch.Tensor | None = None
 
     @property
     def latents(self) -> int:
         """Number of entries of the dictionary."""
-        return len(self.dictionary)
+        return len(self.dictionary) if hasattr(self, "dictionary") else 0
 
     def attention(self, states: torch.Tensor) -> torch.Tensor:
         """Attention weights of each token: float32 (batch, heads, tokens, latents), every row a distribution.
@@ -169,8 +198,38 @@ class LatentAttention(AttentionPooling):
         return scores.float().softmax(dim=-1).transpose(1, 2)
 
     def _attend(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        if not self.latents:
+            return states.new_zeros(())
         keys, values = self._entries()
+        if self._silent is not None:
+            values = values.masked_fill(self._silent.to(values.device), 0.0)
         return self._scores(self.query_norm(states), keys).softmax(dim=-1).flatten(2) @ values
+
+    def added(self) -> torch.Tensor:
+        """What each latent adds to a token that pays all of a head's attention to it: (heads, latents, dim)."""
+        return self._multiplied()[1].unflatten(0, (self.heads, -1))
+
+    @contextlib.contextmanager
+    def silenced(self, places: Sequence[tuple[int, int]]) -> Iterator[None]:
+        """Within the block some latents add nothing to the tokens that read them.
+
+        Their values are 0; the attention is as before, so that what the other latents add stays the same. With all of
+        them silenced, mean pooling and the MLP remain.
+
+        Args:
+            places: Pairs of a head and a latent, from 0.
+
+        Raises:
+            InvalidValueError: No such head or latent.
+        """
+        silent, before = torch.zeros(self.heads, self.latents, dtype=torch.bool), self._silent
+        for head, latent in places:
+            silent[whole("head", head, 0, self.heads - 1), whole("latent", latent, 0, self.latents - 1)] = True
+        self._silent = silent.flatten().unsqueeze(1)
+        try:
+            yield
+        finally:
+            self._silent = before
 
     def _scores(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """(batch, tokens, heads, latents)."""

@@ -5,6 +5,7 @@ A probe takes a sentence-transformers model whose first module is a `workbook.mo
 
 from .anchors import anchor_losses, regenerated
 from .cost import BITS, OF_ONE_RUN, encoding_cost, index_bytes, index_cost, pareto, training_cost
+from .dictionary import DEAD, adam_bound, dead, influence, movement, perplexity, silencing, top_tokens
 from .latents import discriminating_latents, latent_attention
 from .lexicon import by_position, top_clusters
 from .states import TIE, layer_cosine, layer_means, prefix_movement, prefix_test, recency
@@ -13,23 +14,31 @@ from .words import word_guesses, word_probe, word_states
 
 __all__ = [
     "BITS",
+    "DEAD",
     "OF_ONE_RUN",
     "TIE",
+    "adam_bound",
     "anchor_losses",
     "by_position",
+    "dead",
     "discriminating_latents",
     "encoding_cost",
     "index_bytes",
     "index_cost",
+    "influence",
     "latent_attention",
     "layer_cosine",
     "layer_means",
+    "movement",
     "pareto",
+    "perplexity",
     "prefix_movement",
     "prefix_test",
     "recency",
     "regenerated",
+    "silencing",
     "top_clusters",
+    "top_tokens",
     "training_cost",
     "vector_lengths",
     "vector_map",

@@ -23,7 +23,6 @@ _ROUNDING = 1e-9
 _BLOCK = 1000
 
 
-@torch.no_grad()
 def latent_attention(
     model: SentenceTransformer, texts: Sequence[str], instruction: str | None = None, batch_size: int = 32
 ) -> np.ndarray:
@@ -46,23 +45,48 @@ def latent_attention(
 
     Source: NV-Embed, appendix D and figure 2.
     """
-    module = decoder_of(model, texts)
-    if not (len(model) > 1 and isinstance(model[1], LatentAttention)):
+    return np.stack([part.mean(dim=1).cpu().numpy() for part in token_attention(model, texts, instruction, batch_size)])
+
+
+def latents_of(model: SentenceTransformer) -> LatentAttention:
+    """The pooling of a model, after a check that it has a dictionary.
+
+    Args:
+        model: An embedder.
+
+    Raises:
+        InvalidValueError: Another pooling, or one without latents.
+    """
+    if not (len(model) > 1 and isinstance(model[1], LatentAttention) and model[1].latents):
         got = [type(part).__name__ for part in model]
         hint = "Build it with workbook.build(..., pooling='latent_attention')."
-        raise InvalidValueError("model", "a Decoder and a LatentAttention", got, hint)
-    features = module.preprocess(list(texts), instruction)
-    found = []
+        raise InvalidValueError("model", "a Decoder and a LatentAttention with latents", got, hint)
+    return model[1]
+
+
+@torch.no_grad()
+def token_attention(
+    model: SentenceTransformer, texts: Sequence[str], instruction: str | None = None, batch_size: int = 32
+) -> list[torch.Tensor]:
+    """Attention that each pooled token pays to each latent, by text: float32 (heads, tokens, latents).
+
+    Args:
+        model, texts, instruction, batch_size: See :func:`latent_attention`.
+
+    Raises:
+        InvalidValueError: As :func:`latent_attention`.
+    """
+    module, pooling = decoder_of(model, texts), latents_of(model)
+    features, found = module.preprocess(list(texts), instruction), []
     with reading(module, module.attention):
         for start in range(0, len(texts), batch_size):
             rows = {name: values[start : start + batch_size] for name, values in features.items()}
             columns = rows["attention_mask"].any(dim=0)  # padding that only other batches need
             batch = module(batch_to_device({name: values[:, columns] for name, values in rows.items()}, model.device))
             mask = batch["pooling_mask"].bool()
-            attention = model[1].attention(batch["token_embeddings"][mask].unsqueeze(0)).squeeze(0)
-            parts = attention.split(mask.sum(dim=1).tolist(), dim=1)  # (heads, tokens, latents) of each text
-            found.extend(part.mean(dim=1).cpu().numpy() for part in parts)
-    return np.stack(found)
+            attention = pooling.attention(batch["token_embeddings"][mask].unsqueeze(0)).squeeze(0)
+            found.extend(attention.split(mask.sum(dim=1).tolist(), dim=1))
+    return found
 
 
 def discriminating_latents(

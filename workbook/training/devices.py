@@ -138,7 +138,8 @@ def weights(model: SentenceTransformer, stage: Stage) -> tuple[int, int]:
     """
     module, kind = model[0], get(stage.objective)
     parts = {name: getattr(module, name) for name in module.adapted}
-    frozen = {id(p) for part in parts.values() for p in part.parameters()} if stage.adapter else set()
+    still = stage.adapter or stage.frozen
+    frozen = {id(p) for part in parts.values() for p in part.parameters()} if still else set()
     parameters = {id(p): p for p in model.parameters()}.values()
     trains = [p.requires_grad and id(p) not in frozen for p in parameters]
     trained = sum(p.numel() for p, does in zip(parameters, trains, strict=True) if does)

@@ -16,6 +16,7 @@ from ..attention import MASKED
 from ..errors import InvalidValueError, UnknownNameError
 from ..files import write_checksums
 from ..objectives import get, set_attention_dropout
+from .states import read_once
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -49,7 +50,9 @@ def prepared(model: SentenceTransformer, stage: Stage, seed: int) -> Iterator[No
     merged = False
     try:
         module.max_length = stage.max_length
-        if decoder.device.type == "cpu":
+        if stage.frozen:
+            module.requires_grad_(False)
+        elif decoder.device.type == "cpu":
             decoder.set_attn_implementation("eager")  # faster than sdpa where there is a gradient
         elif get(stage.objective).own_attention and kernel not in MASKED:
             decoder.set_attn_implementation("sdpa")
@@ -59,15 +62,19 @@ def prepared(model: SentenceTransformer, stage: Stage, seed: int) -> Iterator[No
             if parameter.requires_grad and id(parameter) not in inside:
                 parameter.data = parameter.data.float()
         for name, part in parts.items():
-            if stage.adapter is None:
+            if stage.adapter is None and not stage.frozen:
                 part.float()
-            else:
+            elif stage.adapter:
                 # The names of layers are the decoder's; an encoder has others, and gets one on each linear layer.
                 targets = list(stage.adapter.targets) if part is decoder else "all-linear"
                 setattr(module, name, _adapted(part, stage.adapter, targets, seed))
         if stage.gradient_checkpointing:
             decoder.activation_checkpointing_enable({"use_reentrant": False})
-        with _compiled(decoder) if stage.compiled else contextlib.nullcontext():
+        with contextlib.ExitStack() as stack:
+            if stage.compiled:
+                stack.enter_context(_compiled(decoder))
+            if stage.frozen:
+                stack.enter_context(read_once(module))
             yield
         merged = True
     finally:
@@ -143,6 +150,8 @@ def check(model: SentenceTransformer, stage: Stage, data: TrainingData, rows: in
     """
     module = model[0]
     decoder, length = module.decoder, module.max_length
+    if stage.frozen and module.contextual_tokens:
+        raise InvalidValueError("frozen", "a decoder that reads text alone", "one that reads contextual tokens")
     if stage.compiled and decoder.device.type == "cpu" and not any(map(shutil.which, ("c++", "g++", "clang++"))):
         hint = f"Install one, or set {stage.name}.compiled=false."
         raise InvalidValueError("compiled", "a C++ compiler on the path, as torch.compile needs one", "none", hint)

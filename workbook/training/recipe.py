@@ -91,6 +91,8 @@ class Stage(BaseModel):
         max_grad_norm: Longer gradients are scaled to this norm.
         adapter: Low-rank adapters in the decoder, and in a trainable encoder beside it; None trains all their
             parameters. The layers that make contextual tokens, and modules after the decoder, are always trained whole.
+        frozen: The decoder does not train, and reads each text once; only what follows it trains. Contrastive stages
+            without an adapter only; see :func:`~.states.read_once`.
         gradient_checkpointing: Compute the activations of the decoder's layers again instead of keeping them, which
             saves memory and costs time.
         compiled: Compile the decoder's layers with torch.compile: a minute more at the start, then faster, see
@@ -119,6 +121,7 @@ class Stage(BaseModel):
     weight_decay: NonNegativeFloat = 0.0
     max_grad_norm: PositiveFloat = 1.0
     adapter: Adapter | None = Adapter()
+    frozen: bool = False
     gradient_checkpointing: bool = False
     compiled: bool = False
 
@@ -155,6 +158,13 @@ class Stage(BaseModel):
 
         drops = get(self.objective).drops or (self.adapter is not None and self.adapter.dropout > 0)
         return {"training": TRAINING} | ({"dropout": DROPOUT} if drops else {})
+
+    @model_validator(mode="after")
+    def _a_frozen_decoder_has_nothing_that_trains(self) -> Stage:
+        if self.frozen and (self.objective != "contrastive" or self.adapter is not None):
+            got = self.objective if self.objective != "contrastive" else "an adapter"
+            raise ValueError(f"frozen: expected a contrastive stage without an adapter (adapter=None), got {got}")
+        return self
 
     @model_validator(mode="after")
     def _decay_outlasts_the_steps(self) -> Stage:

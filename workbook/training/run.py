@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-import torch
 
 from ..errors import InvalidValueError, whole
 from ..modules import Decoder
 from ..modules.card import card_of
-from ..resolved import digest
+from ..resolved import digest, resolved_options
 from .devices import take_device
 from .stage import StageRun, check_reports, versions
+from .states import weights_sha256
 from .teacher import teachers_sha256
 
 if TYPE_CHECKING:
@@ -133,7 +132,7 @@ class Training:
         logger.info("training is on %s", self.processes.device)
         self.model, self.recipe, self.seed = model, recipe, seed
         self.stages = []
-        key = start = digest([_model_sha256(model), _described(model)])
+        key = start = digest([weights_sha256(model), _described(model)])
         for stage in recipe.stages:
             if stage.name in own:
                 stage = stage.model_copy(update={"data": own[stage.name]})
@@ -169,13 +168,5 @@ class Training:
 def _described(model: SentenceTransformer) -> list[Any]:
     """What decides a training besides the weights: the modules' settings, and the names of what is frozen."""
     frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
-    return [model[0].resolved(), [module.get_config_dict() for module in list(model)[1:]], frozen]
-
-
-def _model_sha256(model: SentenceTransformer) -> str:
-    """Hex sha256 over the names and values of all weights."""
-    content = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        content.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        content.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    return content.hexdigest()
+    settings = [resolved_options(type(module).__name__, module.get_config_dict()) for module in list(model)[1:]]
+    return [model[0].resolved(), settings, frozen]

@@ -1,0 +1,231 @@
+"""The dictionary laboratory of notebook 03: a frozen decoder, and poolings that differ in one thing.
+
+All poolings read the same states, those of one decoder, which a contrastive stage with mean pooling trained before. It
+is the same decoder for every seed, so that seeds differ in new weights and in the order of the data alone. Each pooling
+begins as the mean of those states and trains on pairs that the decoder has seen too. Heads are 64 wide, where the
+paper's are as wide as the states: their width costs parameters, and no time.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from .. import probes
+from ..corpora.docs import load_docs
+from ..evaluation.run import cut_to
+from ..methods.stages import contrastive
+from ..modules import LatentAttention
+from ..scale import get_scale
+from ..training.recipe import Recipe, Stage
+from ..training.states import read_once
+from .grid import SUITES, Experiment, Variant
+from .suite import held_out_loss, row, smaller, suites
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from ..scale import Scale
+    from ..training import Trained
+
+LATENTS = (1, 4, 16, 64, 512)
+"""Sizes of the dictionary; the paper's is the last."""
+
+SIZES = {
+    "quick": {"steps": 20, "batch_size": 8, "limit": 64, "max_length": 40, "learning_rate": 1e-3, "warmup_steps": 2},
+    "cpu": {"steps": 300, "batch_size": 32, "limit": 2000, "max_length": 40, "learning_rate": 1e-3, "warmup_steps": 30},
+    # Some 8,000 texts, whose states take 0.3 GB.
+    "night": {
+        "steps": 1000,
+        "batch_size": 32,
+        "limit": 4000,
+        "max_length": 40,
+        "learning_rate": 1e-3,
+        "warmup_steps": 100,
+    },
+    "gpu": {"steps": 5000, "batch_size": 128, "max_length": 128, "learning_rate": 1e-3, "warmup_steps": 500},
+    "paper": {
+        "data": "e5",
+        "steps": 20_000,
+        "batch_size": 128,
+        "limit": 20_000,
+        "negatives": 0,
+        "max_length": 128,
+        "learning_rate": 1e-3,
+        "warmup_steps": 500,
+    },
+}
+"""The pooling's stage by scale. The paper has no such stage; its rates, of 2e-5 and less, are for a decoder that trains
+as well.
+"""
+
+_PAIRS = {"quick": 1, "cpu": 4}  # batches of 32 held-out pairs; eight at larger scales
+_SILENCED = 8
+_HEADS = {"heads": 8, "head_dimension": 64}
+
+
+def decoder_recipe(scale: str, backbone: str) -> Recipe:
+    """The stage that trains the decoder, with mean pooling, before it is frozen.
+
+    Args:
+        scale: Name of the scale.
+        backbone: Name of the backbone.
+
+    Raises:
+        UnknownNameError: No such scale.
+    """
+    return Recipe(stages=(contrastive(scale, temperature=0.05),))
+
+
+def pooling_recipe(scale: str, backbone: str) -> Recipe:
+    """The stage that trains a pooling on the frozen decoder.
+
+    Args:
+        scale: Name of the scale.
+        backbone: Name of the backbone.
+
+    Raises:
+        UnknownNameError: No such scale.
+    """
+    options = {"name": "pooling", "objective": "contrastive", "options": {"temperature": 0.05}}
+    return Recipe(stages=(Stage(**options, adapter=None, frozen=True, **SIZES[get_scale(scale).name]),))
+
+
+DECODER = Variant("decoder", "nv-embed", ("contrastive",), {"pooling": "mean"}, recipe=decoder_recipe)
+"""The decoder that all variants share."""
+
+
+def _variant(name: str, pooling: str, **options: Any) -> Variant:
+    return Variant(
+        name,
+        "nv-embed",
+        () if pooling == "mean" else ("pooling",),
+        {"pooling": pooling, "pooling_options": options},
+        recipe=pooling_recipe,
+        start_from=DECODER,
+        start_seed=0,
+    )
+
+
+def _latents(name: str, latents: int, **options: Any) -> Variant:
+    return _variant(name, "latent_attention", latents=latents, **_HEADS, **options)
+
+
+def trained(latents: int) -> str:
+    """Name of the variant with a dictionary that trains."""
+    return f"trained dictionary, {latents}"
+
+
+def random(latents: int) -> str:
+    """Name of the variant with a dictionary that stays as it was drawn."""
+    return f"random dictionary, {latents}"
+
+
+def evaluate_variant(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
+    """Both offline suites, and the loss on held-out pairs.
+
+    Args:
+        model: An embedder; it is left as it is.
+        sizes: Sizes of evaluation.
+
+    Returns:
+        One row per task: metric (``score`` in points, or ``loss`` in nats), task, type, score, low, high, items,
+        outcomes.
+    """
+    with cut_to(model, sizes.max_length), read_once(model[0]):
+        losses = held_out_loss(model, batches=_PAIRS.get(sizes.name, 8))
+        return pd.concat([suites(model, sizes), row("held-out pairs", losses, metric="loss")], ignore_index=True)
+
+
+def inside(built: SentenceTransformer, made: Trained, sizes: Scale) -> pd.DataFrame:
+    """Instruments: parameters, movement, spread of the look-up, dead latents, and what silencing costs.
+
+    Args:
+        built: The model before its pooling was trained.
+        made: What training made of it.
+        sizes: Sizes of evaluation.
+
+    Returns:
+        Rows of the metrics ``parameters`` (``all`` and ``trained``, of the pooling); and with a dictionary of
+
+        - ``movement``: ``relative`` (of the norm), ``largest`` (change of one number) and ``bound`` (Adam's),
+        - ``perplexity``: ``before`` and ``after``, by ``head``,
+        - ``dead``: ``before`` and ``after``, the share of latents (per cent, over all heads),
+        - ``silenced``: loss on held-out pairs (nats) without ``all`` latents, without a ``head``, or without one of the
+          eight that add most (``latent``); with outcomes by item.
+    """
+    pooling = made.model[1]
+    counts = {
+        "all": sum(p.numel() for p in pooling.parameters()),
+        "trained": sum(p.numel() for p in pooling.parameters() if p.requires_grad) if len(made.history) else 0,
+    }
+    rows: list[dict[str, Any]] = [{"metric": "parameters", "task": name, "score": n} for name, n in counts.items()]
+    if not (isinstance(pooling, LatentAttention) and pooling.latents):
+        return pd.DataFrame(rows)
+    relative, largest = probes.movement(built[1], pooling)
+    bound = probes.adam_bound(made.history["learning_rate"].iloc[1:])
+    for name, value in (("relative", relative), ("largest", largest), ("bound", bound)):
+        rows.append({"metric": "movement", "task": name, "score": value})
+    texts = load_docs().split("test")["document"].head(sizes.probe_texts).tolist()
+    with cut_to(made.model, sizes.max_length), read_once(made.model[0]):
+        for when, model in (("before", built), ("after", made.model)):
+            spread = probes.perplexity(model, texts)
+            rows += [
+                {"metric": "perplexity", "task": when, "head": h, "score": value} for h, value in enumerate(spread)
+            ]
+            share = 100 * probes.dead(probes.latent_attention(model, texts)).mean()
+            rows.append({"metric": "dead", "task": when, "score": float(share)})
+        frames = [pd.DataFrame(rows), *_silenced(made.model, texts, sizes)]
+    return pd.concat(frames, ignore_index=True)
+
+
+def _silenced(model: SentenceTransformer, texts: list[str], sizes: Scale) -> list[pd.DataFrame]:
+    module, added = model[1], probes.influence(model, texts)
+    everything = [[(head, latent) for latent in range(module.latents)] for head in range(module.heads)]
+    most = np.argsort(-added, axis=None, kind="stable")[:_SILENCED]
+    sets = [({"task": "all"}, list(chain.from_iterable(everything)))]
+    sets += [({"task": "head", "head": head}, places) for head, places in enumerate(everything)]
+    for head, latent in zip(*(axis.tolist() for axis in np.unravel_index(most, added.shape)), strict=True):
+        sets.append(({"task": "latent", "head": head, "latent": latent}, [(head, latent)]))
+    frames = []
+    for about, places in sets:
+        with module.silenced(places):
+            losses = held_out_loss(model, batches=_PAIRS.get(sizes.name, 8))
+        frames.append(row(outcomes=losses, metric="silenced", **about))
+    return frames
+
+
+def _sizes(scale: str) -> Scale:
+    """Sizes of evaluation: at night less than its own, for a hundred models; without the real English."""
+    if scale != "night":
+        return smaller(scale)
+    return get_scale(scale).model_copy(update={"queries": 400, "documents": 800, "texts": 240, "max_length": 64})
+
+
+DICTIONARY = Experiment(
+    name="03_dictionary",
+    description="Poolings on the states of one frozen decoder: dictionaries that train and that don't, MLP alone",
+    variants=(
+        _variant("mean", "mean"),
+        _latents("mean + MLP", 0),
+        _latents(trained(64), 64),
+        _latents(random(64), 64, train_dictionary=False),
+        _latents("dictionary without MLP, 64", 64, mlp="none"),
+        _latents(trained(512), 512),
+        _latents(random(512), 512, train_dictionary=False),
+        _variant("self-attention", "self_attention", **_HEADS),
+        _latents("mean + linear", 0, mlp="linear"),
+        _latents("mean + wider MLP", 0, mlp_ratio=6),
+        *(_latents(trained(latents), latents) for latents in (1, 4, 16)),
+        *(_latents(random(latents), latents, train_dictionary=False) for latents in (1, 4, 16)),
+    ),
+    sizes=_sizes,
+    measure=evaluate_variant,
+    inside=inside,
+    inputs=SUITES,
+    rerun_variants=("mean", "mean + MLP", trained(64), random(64)),
+)
+EXPERIMENTS = (DICTIONARY,)
