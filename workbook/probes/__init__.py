@@ -4,28 +4,42 @@ A probe takes a sentence-transformers model whose first module is a `workbook.mo
 """
 
 from .anchors import anchor_losses, regenerated
+from .batches import measured_negatives
 from .cost import BITS, OF_ONE_RUN, encoding_cost, index_bytes, index_cost, pareto, training_cost
 from .latents import discriminating_latents, latent_attention
 from .lexicon import by_position, top_clusters
+from .negatives import (
+    IN_BATCH,
+    false_negative_counts,
+    false_negatives,
+    label_loss,
+    pushed_away,
+)
 from .states import TIE, layer_cosine, layer_means, prefix_test, recency
 from .vectors import vector_lengths, vector_map
 from .words import word_guesses, word_probe, word_states
 
 __all__ = [
     "BITS",
+    "IN_BATCH",
     "OF_ONE_RUN",
     "TIE",
     "anchor_losses",
     "by_position",
     "discriminating_latents",
     "encoding_cost",
+    "false_negative_counts",
+    "false_negatives",
     "index_bytes",
     "index_cost",
+    "label_loss",
     "latent_attention",
     "layer_cosine",
     "layer_means",
+    "measured_negatives",
     "pareto",
     "prefix_test",
+    "pushed_away",
     "recency",
     "regenerated",
     "top_clusters",
