@@ -18,6 +18,7 @@ from workbook.data.curation import mine
 from workbook.errors import InvalidValueError
 from workbook.modules import Lexicon
 from workbook.objectives import Reconstruction
+from workbook.probes import false_negatives
 
 
 @checks.exercise(2, hint="Look at the mask.")
@@ -198,6 +199,11 @@ def below(limit, passes=torch.le, own=False):
     return answer
 
 
+def chance(classes, batch_size, negatives):
+    none = (1 - 1 / classes) * (1 - 1 / (classes - 1)) ** negatives
+    return 1 - none ** (batch_size - 1)
+
+
 @pytest.mark.parametrize(
     ("check", "right", "wrong"),
     [
@@ -242,11 +248,35 @@ def below(limit, passes=torch.le, own=False):
                 "all but the positives": below(lambda s, p, m: s.max()),
             },
         ),
+        (
+            nv_embed.exercise_3,
+            chance,
+            {
+                "the row itself counted": lambda k, b, n: chance(k, b + 1, n),
+                "positives alone": lambda k, b, n: chance(k, b, 0),
+                "negatives as independent as positives": lambda k, b, n: 1 - (1 - 1 / k) ** ((b - 1) * (1 + n)),
+                "negatives of k classes": lambda k, b, n: 1 - ((1 - 1 / k) ** (1 + n)) ** (b - 1),
+                "the expected number": lambda k, b, n: (b - 1) * (1 + n) / k,
+                "at most 1 of it": lambda k, b, n: min(1, (b - 1) * (1 + n) / k),
+                "the chance of none": lambda k, b, n: 1 - chance(k, b, n),
+                "labels": lambda k, b, n: false_negatives(k, b, n, documents="labels")["chance"],
+                "the share": lambda k, b, n: 1 / k,
+                "two rows": lambda k, b, n: chance(k, 2, n),
+                "a classmate somewhere in the batch": lambda k, b, n: 1 - (1 - 1 / k) ** b,
+            },
+        ),
     ],
-    ids=["latent_read", "below_margin"],
+    ids=["latent_read", "below_margin", "false_negative_chance"],
 )
 def test_exercises_of_notebook_03(capsys, check, right, wrong):
     reject(capsys, check, right, wrong)
+
+
+def test_the_chance_of_the_exercise_is_the_librarys(capsys):
+    def answer(*given):
+        return false_negatives(*given)["chance"]
+
+    assert said(capsys, answer, nv_embed.exercise_3) == "Exercise 3: correct.\n"
 
 
 def test_tensors_do_as_well_as_lists(capsys):

@@ -43,6 +43,10 @@ DECIDED = pd.DataFrame(
 )
 MATRIX = pd.DataFrame([[0.1, 0.9], [0.4, np.nan]], index=["layer 0", "layer 1"], columns=["the", "cat"])
 HEADS = {f"head {n}": pd.DataFrame(np.random.default_rng(n).random((20, 512)) / 10) for n in range(1, 9)}
+SURFACE = pd.DataFrame(
+    {k: 1 - (1 - 1 / k) ** np.array([1, 7, 31, 127]) for k in (2, 8, 32, 128)}, index=[2, 8, 32, 128]
+)
+POINTS = pd.DataFrame({"x": [2, 77], "y": [128, 16], "name": ["Imdb", "Banking77"], "kind": ["paper", "here"]})
 
 DRAW = {
     "bars": lambda: figures.bars(
@@ -69,6 +73,7 @@ DRAW = {
         hollow="source",
         baseline={"chance": 5},
     ),
+    "contours": lambda: figures.contours(SURFACE, levels=[0.2, 0.5, 0.9], points=POINTS, unit="chance", title="A map"),
     "losses": lambda: figures.losses(HISTORY, {"mntp": 10.8, "simcse": 2.1}),
     "tiles": lambda: figures.tiles(DECIDED, "paper", "verdict", kinds=figures.VERDICTS, title="Claims"),
     "forest": lambda: figures.forest(
@@ -104,6 +109,31 @@ def test_a_panel_has_its_own_level_of_a_baseline_and_no_other(draw):
     assert [text.get_text() for text in fig.legends[0].get_texts()][-2:] == ["chance", "both"]
     with pytest.raises(InvalidValueError, match="baseline 'chance': expected a level for panel 'bidirectional', got"):
         draw(frame, "place", "score", panel="attention", baseline={"chance": {"causal": 5}}, low="low", high="high")
+
+
+def test_a_map_has_its_lines_where_the_values_are_equal_and_its_points_where_they_are():
+    fig = DRAW["contours"]()
+    axes = fig.axes[0]
+    lines = next(part for part in axes.collections if hasattr(part, "levels"))
+    assert [*lines.levels] == [0.2, 0.5, 0.9]
+    half = lines.get_paths()[1].vertices
+    assert len(half) > 2
+    for x, y in half:  # between the four values around it
+        column, row = np.searchsorted(SURFACE.columns, x), np.searchsorted(SURFACE.index, y)
+        around = SURFACE.iloc[max(row - 1, 0) : row + 1, max(column - 1, 0) : column + 1].to_numpy()
+        assert around.min() - 1e-9 <= 0.5 <= around.max() + 1e-9
+    marked = {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
+    assert marked == {"paper": [[2, 128]], "here": [[77, 16]]}
+    assert [text.get_text() for text in axes.texts if text.get_rotation() == 90] == ["Imdb", "Banking77"]
+    assert [text.get_text() for text in fig.legends[0].get_texts()] == ["paper", "here"]
+    for values, levels, points, message in (
+        (SURFACE[[8, 2]], [0.5], None, "columns: expected two positive numbers or more that rise"),
+        (SURFACE.replace(SURFACE.iloc[0, 0], np.nan), [0.5], None, "finite numbers"),
+        (SURFACE, [], None, "a level or more"),
+        (SURFACE, [0.5], POINTS.drop(columns="kind"), "no kind"),
+    ):
+        with pytest.raises(InvalidValueError, match=message):
+            figures.contours(values, levels=levels, points=points)
 
 
 def test_missing_bar_leaves_its_place_empty():

@@ -40,3 +40,25 @@ def exercise_2(below_margin):
         expect(f"below_margin(tensor({scores}), {positive}, {margin})", got, expected)
     got = below_margin(torch.tensor([0.5, 0.49, 0.47]), [0])
     expect("below_margin(tensor([0.5, 0.49, 0.47]), [0])", got, [2])
+
+
+@exercise(
+    3,
+    hint="Another row holds none if it is of another class (k - 1 of k) and each of its negatives, which are not of "
+    "its own class, is not of yours either (k - 2 of k - 1). All other rows must hold none.",
+)
+def exercise_3(false_negative_chance):
+    """Few classes and many; a batch of one; hard negatives, which with two classes are all of the query's."""
+    for classes, batch_size, negatives, expected in (
+        (2, 2, 0, 1 / 2),
+        (2, 3, 0, 3 / 4),
+        (77, 128, 0, 1 - (76 / 77) ** 127),
+        (5, 1, 3, 0.0),
+        (3, 2, 1, 2 / 3),
+        (3, 3, 1, 8 / 9),
+        (4, 3, 2, 8 / 9),
+        (2, 2, 1, 1.0),
+        (150, 16, 7, 1 - ((149 / 150) * (148 / 149) ** 7) ** 15),
+    ):
+        said = f"false_negative_chance(classes={classes}, batch_size={batch_size}, negatives={negatives})"
+        expect(said, false_negative_chance(classes, batch_size, negatives), expected)

@@ -1,6 +1,15 @@
 """Explorers: interactive where a person can type and choose, a table in batch runs."""
 
 from .methods import MethodExplorer
+from .negatives import NegativesExplorer
 from .single import AnchorExplorer, Explorer, LatentExplorer, LexiconExplorer, PrefixExplorer
 
-__all__ = ["AnchorExplorer", "Explorer", "LatentExplorer", "LexiconExplorer", "MethodExplorer", "PrefixExplorer"]
+__all__ = [
+    "AnchorExplorer",
+    "Explorer",
+    "LatentExplorer",
+    "LexiconExplorer",
+    "MethodExplorer",
+    "NegativesExplorer",
+    "PrefixExplorer",
+]

@@ -10,7 +10,7 @@ have no place for intervals that were made elsewhere, for panels on one scale, o
 from .anatomy import anatomy
 from .charts import bars, distributions, lines, scatter
 from .forest import forest
-from .maps import heatmap, heatmaps
+from .maps import contours, heatmap, heatmaps
 from .runs import estimates, losses
 from .style import DASHES, ENDINGS, FULL, HALF, HATCHES, MARKERS, OKABE_ITO, VERDICTS, Look, png, save, use_style
 from .tiles import tiles
@@ -28,6 +28,7 @@ __all__ = [
     "Look",
     "anatomy",
     "bars",
+    "contours",
     "described",
     "distributions",
     "estimates",

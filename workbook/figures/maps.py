@@ -16,7 +16,7 @@ from matplotlib.text import Text
 from pandas.api.types import is_numeric_dtype
 
 from ..errors import InvalidValueError, UnknownNameError
-from .style import FULL, styled, suptitle
+from .style import FULL, MARKERS, styled, suptitle
 
 
 def heatmap(
@@ -146,6 +146,81 @@ def heatmaps(
     else:
         grid[0].set_xlabel(xlabel)
     _turn(fig, [axes.get_xticklabels() for axes in grid])
+    return fig
+
+
+@styled
+def contours(
+    values: pd.DataFrame,
+    *,
+    levels: Sequence[float],
+    points: pd.DataFrame | None = None,
+    limits: tuple[float, float] | None = None,
+    title: str = "",
+    unit: str = "",
+    xlabel: str = "",
+    ylabel: str = "",
+    size: tuple[float, float] = FULL,
+) -> Figure:
+    """A quantity over two others that span orders of magnitude, with lines where it is equal, and points on it.
+
+    Args:
+        values: Its values; the index is the vertical axis and the columns the horizontal one, positive and rising.
+        levels: Values along which a line is drawn, rising.
+        points: Columns ``x``, ``y`` (on the axes), ``name`` (written upward from the point; may be empty) and ``kind``
+            (a marker for each).
+        limits: Lowest and highest value of the colours; from the data if not given.
+        title: The quantity.
+        unit: Label of the colour bar.
+        xlabel: Label of the columns.
+        ylabel: Label of the index.
+        size: Width and height in inches.
+
+    Raises:
+        InvalidValueError: Axes that do not rise from above 0, values that are not finite, no level, or points without
+            these columns.
+    """
+    across, up = (np.asarray(axis, dtype=float) for axis in (values.columns, values.index))
+    for name, axis in (("columns", across), ("index", up)):
+        if len(axis) < 2 or not axis[0] > 0 or not (np.diff(axis) > 0).all():
+            raise InvalidValueError(name, "two positive numbers or more that rise", axis.tolist())
+    numbers = values.to_numpy(float)
+    if not np.isfinite(numbers).all() or not len(levels):
+        raise InvalidValueError("values and levels", "finite numbers, and a level or more", list(levels))
+    if points is not None and (absent := [name for name in ("x", "y", "name", "kind") if name not in points]):
+        raise InvalidValueError("points", "columns x, y, name and kind", f"no {absent[0]}")
+    fig = Figure(figsize=size, layout="constrained")
+    axes = fig.subplots()
+    scale = Normalize(*(limits or (numbers.min(), numbers.max())))
+    image = axes.pcolormesh(across, up, numbers, cmap="cividis", norm=scale, shading="gouraud", rasterized=True)
+    colours = ["w" if scale(level) < 0.55 else "k" for level in levels]
+    lines = axes.contour(across, up, numbers, levels=list(levels), colors=colours, linewidths=0.8)
+    axes.clabel(lines, fmt="%g", fontsize=7)
+    kinds = [] if points is None else points["kind"].unique()
+    for marker, kind in zip(MARKERS, kinds, strict=False):
+        own = points[points["kind"] == kind]
+        look = {"markerfacecolor": "w", "markeredgecolor": "k", "markersize": 5}
+        axes.plot(own["x"], own["y"], linestyle="", marker=marker, label=kind, **look)
+    for point in () if points is None else points.itertuples():
+        axes.annotate(
+            point.name,
+            (point.x, point.y),
+            (0, 6),
+            textcoords="offset points",
+            rotation=90,
+            ha="center",
+            va="bottom",
+            fontsize=6.5,
+            bbox={"facecolor": "w", "alpha": 0.75, "linewidth": 0, "pad": 0.8},
+        )
+    axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=ylabel, title=title)
+    axes.set(xlim=(across[0], across[-1]), ylim=(up[0], up[-1]))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter("")
+    fig.colorbar(image, ax=axes, label=unit, pad=0.02, aspect=25)
+    if len(kinds):
+        fig.legend(loc="outside lower center", ncols=min(4, len(kinds)))
     return fig
 
 

@@ -4,10 +4,12 @@ A probe takes a sentence-transformers model whose first module is a `workbook.mo
 """
 
 from .anchors import anchor_losses, regenerated
+from .batches import measured_negatives
 from .cost import BITS, OF_ONE_RUN, encoding_cost, index_bytes, index_cost, pareto, training_cost
 from .dictionary import DEAD, adam_bound, dead, influence, movement, perplexity, silencing, top_tokens
 from .latents import discriminating_latents, latent_attention
 from .lexicon import by_position, top_clusters
+from .negatives import IN_BATCH, false_negative_counts, false_negatives, label_loss, pushed_away
 from .states import TIE, layer_cosine, layer_means, prefix_movement, prefix_test, recency
 from .vectors import vector_lengths, vector_map
 from .words import word_guesses, word_probe, word_states
@@ -15,6 +17,7 @@ from .words import word_guesses, word_probe, word_states
 __all__ = [
     "BITS",
     "DEAD",
+    "IN_BATCH",
     "OF_ONE_RUN",
     "TIE",
     "adam_bound",
@@ -23,17 +26,22 @@ __all__ = [
     "dead",
     "discriminating_latents",
     "encoding_cost",
+    "false_negative_counts",
+    "false_negatives",
     "index_bytes",
     "index_cost",
     "influence",
+    "label_loss",
     "latent_attention",
     "layer_cosine",
     "layer_means",
+    "measured_negatives",
     "movement",
     "pareto",
     "perplexity",
     "prefix_movement",
     "prefix_test",
+    "pushed_away",
     "recency",
     "regenerated",
     "silencing",
