@@ -6,9 +6,9 @@ A probe takes a sentence-transformers model whose first module is a `workbook.mo
 from .anchors import anchor_losses, regenerated
 from .cost import BITS, OF_ONE_RUN, encoding_cost, index_bytes, index_cost, pareto, training_cost
 from .dictionary import DEAD, adam_bound, dead, influence, movement, perplexity, silencing, top_tokens
-from .latents import discriminating_latents, latent_attention
+from .latents import discriminating_latents, latent_attention, token_attention
 from .lexicon import by_position, top_clusters
-from .states import TIE, layer_cosine, layer_means, prefix_test, recency
+from .states import TIE, layer_cosine, layer_means, prefix_test, reading, recency
 from .vectors import vector_lengths, vector_map
 from .words import word_guesses, word_probe, word_states
 
@@ -33,9 +33,11 @@ __all__ = [
     "pareto",
     "perplexity",
     "prefix_test",
+    "reading",
     "recency",
     "regenerated",
     "silencing",
+    "token_attention",
     "top_clusters",
     "top_tokens",
     "training_cost",
