@@ -1,11 +1,13 @@
 """Explorers: interactive where a person can type and choose, a table in batch runs."""
 
+from .dictionary import DictionaryLab
 from .methods import MethodExplorer
 from .negatives import NegativesExplorer
 from .single import AnchorExplorer, Explorer, LatentExplorer, LexiconExplorer, PrefixExplorer
 
 __all__ = [
     "AnchorExplorer",
+    "DictionaryLab",
     "Explorer",
     "LatentExplorer",
     "LexiconExplorer",

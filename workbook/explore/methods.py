@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import html
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -10,12 +9,11 @@ from typing import TYPE_CHECKING
 import ipywidgets as widgets
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from .. import evaluation, figures, probes
 from ..errors import InvalidValueError, UnknownNameError
 from ..modules import LatentAttention, Lexicon
-from .panel import WIDE, Panel, TextExplorer, answered, as_html, refuse_blank, text_field
+from .panel import WIDE, Panel, TextExplorer, answered, as_html, picture, refuse_blank, text_field
 from .single import LatentExplorer, LexiconExplorer
 
 if TYPE_CHECKING:
@@ -237,7 +235,7 @@ class MethodExplorer(Panel):
         options = {"unit": "cosine", "xlabel": "text", "ylabel": "text", "size": _wide(methods)}
         title = methods[0] if len(methods) == 1 else ""  # of several, each panel has its own
         fig = figures.heatmaps(self.similarities(methods, texts), title=title, **options)
-        return _picture(fig, "cosines of the texts") + _listed(texts)
+        return picture(fig, "cosines of the texts") + _listed(texts)
 
     def _draw_neighbours(self, methods: list[str], texts: list[str], _: int) -> str:
         return as_html(_side_by_side(self.neighbours(methods, texts[0], texts[1:])), index=True)
@@ -247,7 +245,7 @@ class MethodExplorer(Panel):
         options = {"xlabel": "first principal component", "ylabel": "second", "size": _wide(methods)}
         named = frame.assign(cluster=[f"cluster {number}" for number in frame["cluster"]])
         fig = figures.scatter(named, "x", "y", hue="cluster", names="number", panel="method", **options)
-        return _picture(fig, "clusters of the texts") + as_html(_by_method(frame, "method", "cluster"))
+        return picture(fig, "clusters of the texts") + as_html(_by_method(frame, "method", "cluster"))
 
     def _draw_lengths(self, methods: list[str], texts: list[str], _: int) -> str:
         frame = self.lengths(methods, texts)
@@ -320,12 +318,6 @@ def _list(options: Sequence[str], name: str) -> widgets.SelectMultiple:
 def _wide(methods: Sequence[str]) -> tuple[float, float]:
     """The size in inches at which the panels of many methods are as wide as those of three."""
     return max(1, len(methods) / 3) * figures.FULL[0], figures.FULL[1]
-
-
-def _picture(fig: Figure, what: str) -> str:
-    image, size = figures.png(fig)
-    data = base64.b64encode(image).decode()
-    return f'<img alt="{what}" width="{size["width"]}" src="data:image/png;base64,{data}">'
 
 
 def _listed(texts: Sequence[str]) -> str:

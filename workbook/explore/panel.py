@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import os
 from abc import ABC, abstractmethod
@@ -9,8 +10,10 @@ from collections.abc import Callable, Iterable
 
 import ipywidgets as widgets
 import pandas as pd
+from matplotlib.figure import Figure
 
 from ..errors import InvalidValueError, WorkbookError
+from ..figures import png
 
 WIDE = widgets.Layout(width="40em")
 
@@ -117,6 +120,18 @@ def as_html(frame: pd.DataFrame, *, index: bool = False) -> str:
     with pd.option_context("display.max_colwidth", None):
         table = frame.to_html(index=index, border=0)
     return f'<div class="jp-RenderedHTMLCommon" style="text-align: right">{table}</div>'
+
+
+def picture(fig: Figure, what: str) -> str:
+    """A figure as HTML.
+
+    Args:
+        fig: The figure.
+        what: What it shows, for those who can't see it.
+    """
+    image, size = png(fig)
+    data = base64.b64encode(image).decode()
+    return f'<img alt="{what}" width="{size["width"]}" src="data:image/png;base64,{data}">'
 
 
 def _someone_looks_on() -> bool:

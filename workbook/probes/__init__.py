@@ -7,10 +7,10 @@ from .anchors import anchor_losses, regenerated
 from .batches import measured_negatives
 from .cost import BITS, OF_ONE_RUN, encoding_cost, index_bytes, index_cost, pareto, training_cost
 from .dictionary import DEAD, adam_bound, dead, influence, movement, perplexity, silencing, top_tokens
-from .latents import discriminating_latents, latent_attention
+from .latents import discriminating_latents, latent_attention, token_attention
 from .lexicon import by_position, top_clusters
 from .negatives import IN_BATCH, false_negative_counts, false_negatives, label_loss, pushed_away
-from .states import TIE, layer_cosine, layer_means, prefix_movement, prefix_test, recency
+from .states import TIE, layer_cosine, layer_means, prefix_movement, prefix_test, reading, recency
 from .vectors import vector_lengths, vector_map
 from .words import word_guesses, word_probe, word_states
 
@@ -42,9 +42,11 @@ __all__ = [
     "prefix_movement",
     "prefix_test",
     "pushed_away",
+    "reading",
     "recency",
     "regenerated",
     "silencing",
+    "token_attention",
     "top_clusters",
     "top_tokens",
     "training_cost",
