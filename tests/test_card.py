@@ -12,6 +12,7 @@ from training_tools import stage, tiny, trained
 import workbook
 from workbook import cli, evaluation
 from workbook.errors import InvalidValueError
+from workbook.files import alone
 
 
 def read(folder):
@@ -148,6 +149,9 @@ def test_a_card_that_its_reader_changed_keeps_their_words(own, command, tmp_path
     for _ in range(2):
         command("evaluate", folder, "--suite", "ParaphraseLadder", "--scale", "quick")
     text = (folder / "README.md").read_bytes()
+    with alone(folder):  # as a training that writes there
+        assert "Card" not in command("evaluate", folder, "--suite", "TopicClustering", "--scale", "quick")
+    assert (folder / "README.md").read_bytes() == text
     assert text.startswith(b"# Mine\r\n\xff, in my words.\n\n## Scores\n\nIn points")
     assert text.count(b"ParaphraseLadder") == 1
     (folder / "README.md").unlink()
