@@ -39,6 +39,7 @@ class Card(SentenceTransformerModelCardData):
         published: Whether the backbone is a published checkpoint of an embedder, pooling included.
         adapters: Names of the adapters that were merged into it; of folders the last part but ``decoder``.
         stages: What was trained, in order; see :meth:`add_training`.
+        compression: How it was compressed, step by step.
         scores: Rows of what was measured; see :meth:`add_scores`.
     """
 
@@ -47,6 +48,7 @@ class Card(SentenceTransformerModelCardData):
     published: bool = False
     adapters: list[str] = field(default_factory=list)
     stages: list[dict[str, Any]] = field(default_factory=list)
+    compression: list[str] = field(default_factory=list)
     scores: list[dict[str, Any]] = field(default_factory=list)
     template_path: Path = field(default=Path(__file__).parent / "card.md.jinja", init=False, repr=False)
 
@@ -108,6 +110,7 @@ class Card(SentenceTransformerModelCardData):
             else None,
             "prompts": {name: prompt for name, prompt in self.model.prompts.items() if prompt},
             "stages": self.stages,
+            "compression": self.compression,
             "scores": "\n".join([_HEAD, *map(_line, self.scores)]) if self.scores else _UNMEASURED,
             "source": self.model_id or ".",
             "versions": self.version,
@@ -167,7 +170,8 @@ def made_of(*models: SentenceTransformer) -> dict[str, Any]:
         *models: Models, whose own cards stay as they are; of the first the backbone.
     """
     cards = [card for model in models if isinstance(card := model.model_card_data, Card)]
-    several = {name: [one for card in cards for one in getattr(card, name)] for name in ("adapters", "stages")}
+    lists = ("adapters", "stages", "compression")
+    several = {name: [one for card in cards for one in getattr(card, name)] for name in lists}
     first = {name: getattr(cards[0], name) for name in ("backbone", "published")} if cards else {}
     return {"backbone": "", **first, **several}
 
