@@ -67,6 +67,7 @@ def stages(data):
         "weight_decay": 0.1,
         "max_grad_norm": 0.5,
         "adapter": None,
+        "frozen": True,
         "gradient_checkpointing": True,
         "compiled": True,
     }
