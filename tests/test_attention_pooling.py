@@ -263,7 +263,7 @@ def test_defaults_of_the_paper():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"latents": 0}, InvalidValueError, "latents: expected a positive whole number, got 0"),
+        ({"latents": -1}, InvalidValueError, "latents: expected a whole number from 0"),
         ({"heads": 2.5}, InvalidValueError, "heads"),
         ({"head_dimension": -1}, InvalidValueError, "head_dimension"),
         ({"mlp": "gegul"}, UnknownNameError, "Did you mean 'geglu'"),
@@ -274,6 +274,115 @@ def test_defaults_of_the_paper():
 def test_mistakes(options, error, message):
     with pytest.raises(error, match=message):
         workbook.build("mean", "tiny-llama", pooling="latent_attention", pooling_options=options)
+
+
+# Arms that differ in one thing
+
+ARMS = {
+    "whole": {"latents": 5},
+    "fixed": {"latents": 5, "train_dictionary": False},
+    "attention alone": {"latents": 5, "mlp": "none"},
+    "mlp alone": {"latents": 0},
+    "wider": {"latents": 0, "mlp_ratio": 6},
+    "linear": {"latents": 0, "mlp": "linear"},
+}
+
+
+def arm(name, heads=2, head_dimension=4):
+    torch.manual_seed(0)
+    return LatentAttention(16, heads=heads, head_dimension=head_dimension, **ARMS[name])
+
+
+def test_arms_have_the_parameters_of_what_is_in_them():
+    norms, attention, dictionary = 2 * 2 * 16, 4 * 16 * 8, 5 * 16
+    mlp = {ratio: 2 * 16 + 16 * 2 * ratio * 16 + 2 * ratio * 16 + ratio * 16 * 16 + 16 for ratio in (4, 6)}
+    expected = {
+        "whole": norms + attention + dictionary + mlp[4],
+        "fixed": norms + attention + dictionary + mlp[4],
+        "attention alone": norms + attention + dictionary,
+        "mlp alone": mlp[4],
+        "wider": mlp[6],
+        "linear": 2 * 16 + 16 * 16 + 16,
+    }
+    assert {name: sum(p.numel() for p in arm(name).parameters()) for name in ARMS} == expected
+    still = {name: [n for n, p in arm(name).named_parameters() if not p.requires_grad] for name in ARMS}
+    assert still == {name: [] for name in ARMS} | {"fixed": ["dictionary"]}
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_arms_begin_as_mean_pooling_with_the_same_weights_where_they_have_them(name):
+    given, module, full = batch(), arm(name), arm("whole").state_dict()
+    mask = given["pooling_mask"].unsqueeze(-1)
+    mean = (given["token_embeddings"] * mask).sum(1) / mask.sum(1)
+    torch.testing.assert_close(module(dict(given))["sentence_embedding"], normalize(mean, dim=1))
+    if name not in ("wider", "linear"):
+        assert all(value.equal(full[key]) for key, value in module.state_dict().items())
+
+
+def test_arms_compute_the_block_without_what_they_leave_out():
+    states = batch()["token_embeddings"]
+    whole = filled(arm("whole"))
+    alone, mlp = arm("attention alone"), arm("mlp alone")
+    for part in (alone, mlp):
+        part.load_state_dict({name: value for name, value in whole.state_dict().items() if name in part.state_dict()})
+    torch.testing.assert_close(whole.read(states, None), mlp.read(alone.read(states, None), None))
+    linear = filled(arm("linear"))
+    torch.testing.assert_close(linear.read(states, None), states + linear.mlp_out(linear.mlp_norm(states)))
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_arms_are_saved_and_loaded(name, tmp_path):
+    model = workbook.build("nv-embed", "tiny-llama", pooling_options=ARMS[name], dtype="float32", device="cpu")
+    filled(model[1])
+    model.save(str(tmp_path))
+    loaded = SentenceTransformer(str(tmp_path), trust_remote_code=True, device="cpu")
+    assert [p.requires_grad for p in loaded[1].parameters()] == [p.requires_grad for p in model[1].parameters()]
+    np.testing.assert_allclose(loaded.encode(["one text"]), model.encode(["one text"]), rtol=0, atol=1e-5)
+
+
+def test_silencing():
+    module, states = filled(arm("whole")), batch()["token_embeddings"]
+    before = module.read(states, None)
+    with torch.no_grad():  # a latent that no token of head 1 reads
+        module.to_q.weight[4:] = 0
+        module.to_kv.weight[4:8] = 0
+    everything = [(head, latent) for head in range(2) for latent in range(5)]
+    mlp = arm("mlp alone")
+    mlp.load_state_dict({name: value for name, value in module.state_dict().items() if name in mlp.state_dict()})
+    with module.silenced(everything):
+        torch.testing.assert_close(module.read(states, None), mlp.read(states, None))
+        with module.silenced([]):  # the inner block says what is silent in it
+            assert not torch.allclose(module.read(states, None), mlp.read(states, None))
+    added = module.added()
+    attention = module.attention(states)
+    with module.silenced([(0, 3), (1, 2)]):
+        silent = module.read(states, None)
+    lost = sum(attention[:, head, :, latent, None] * added[head, latent] for head, latent in ((0, 3), (1, 2)))
+    apart = arm("attention alone")
+    apart.load_state_dict({name: value for name, value in module.state_dict().items() if name in apart.state_dict()})
+    torch.testing.assert_close(silent, mlp.read(apart.read(states, None) - lost, None), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(before, silent)
+    for place in ((2, 0), (0, 5), (0, -1)):
+        with pytest.raises(InvalidValueError), module.silenced([place]):
+            pass
+
+
+def test_a_latent_without_weight_can_be_silenced_without_a_trace():
+    module, states = filled(arm("whole", heads=1)), batch()["token_embeddings"]
+    with torch.no_grad():
+        module.query_norm.weight.zero_()
+        module.query_norm.bias.fill_(1.0)  # every token asks alike
+        query = module.to_q.weight.sum(dim=1)
+        module.context_norm.weight.fill_(1.0)
+        module.context_norm.bias.zero_()
+        module.to_kv.weight[:4] = 0
+        module.to_kv.weight[:4, :4] = 1e4 * torch.outer(query, torch.ones(4)) / query.norm() ** 2
+        module.dictionary[:, :4] = 1.0
+        module.dictionary[2, :4] = -9.0
+    assert module.attention(states)[..., 2].max() == 0
+    before = module.read(states, None)
+    with module.silenced([(0, 2)]):
+        torch.testing.assert_close(module.read(states, None), before, rtol=0, atol=0)
 
 
 def test_two_builds_are_the_same_and_two_seeds_are_not():

@@ -71,7 +71,8 @@ class AttentionPooling(SavedModule):
         self.to_out = nn.Linear(inner, width, bias=False)
         self.mlp, self.mlp_ratio = mlp, whole("mlp_ratio", mlp_ratio)
         inside = width * (1 if mlp == "linear" else self.mlp_ratio)
-        self.mlp_in = nn.Linear(width, (2 if mlp == "geglu" else 1) * inside) if mlp != "linear" else nn.Identity()
+        gated = mlp in ("geglu", "none")  # with none as many numbers are drawn, so that a dictionary is the same
+        self.mlp_in = nn.Linear(width, (2 if gated else 1) * inside) if mlp != "linear" else nn.Identity()
         self.mlp_out = nn.Linear(inside, width)
         for last in (self.to_out.weight, self.mlp_out.weight, self.mlp_out.bias):
             nn.init.zeros_(last)
