@@ -30,8 +30,8 @@ def measured_negatives(
 
     Batches are drawn from random classes of the data, rows independently, as
     ``workbook.data.curation.from_classes`` makes them. The gradient is that of InfoNCE along the unit sphere, by the
-    query (of each row), or by all queries and documents of the batch, where copies of a document are one. The vectors stay: this is the
-    first step from where the model stands, not a training.
+    query (of each row), or by all queries and documents of the batch, where copies of a document are one. The vectors
+    stay: this is the first step from where the model stands, not a training.
 
     Args:
         vectors: Of texts, (texts, dim); only their directions count.
