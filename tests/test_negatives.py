@@ -304,6 +304,14 @@ def test_what_labels_do_to_the_gradient(data):
     assert frame.xs("masked", level="in_batch")["batch_cosine"].to_numpy() == pytest.approx(1, abs=1e-9)
 
 
+def test_labels_of_rows_that_are_all_but_right_turn_no_row_either(data):
+    """What is left of such a gradient is far below the digits of its parts."""
+    vectors, labels, names = (np.asarray(part, dtype=np.float32) for part in data)
+    options = {"label_vectors": names, "classes": [5], "batch_sizes": [64], "negatives": [1]}
+    frame = measured_negatives(vectors, labels, temperature=0.02, **options).query("documents == 'labels'")
+    assert frame.query("in_batch == 'on'")["row_cosine"].item() == pytest.approx(1, abs=1e-6)
+
+
 def test_without_negatives_there_is_no_gradient(data):
     frame = measured_negatives(*data[:2], classes=[2, 99], batch_sizes=[8], negatives=[0]).set_index("in_batch")
     assert frame["classes"].unique().tolist() == [2]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from datasets import Dataset
 from safetensors.numpy import load_file, save_file
 
@@ -60,9 +61,10 @@ class TrainingData:
                 if not isinstance(dataset[0][column], dict):
                     yield dataset[0][column], self.prompts[name].get(column)
                     continue
-                said = dataset.with_format("arrow")[:][column].combine_chunks().field("instruction").to_pandas()
+                values = dataset.data.column(column)  # as they lie there: rows in their order are gathered one by one
+                said = pc.struct_field(values, "instruction").to_pandas()
                 for row in said.drop_duplicates().index:
-                    yield dataset[int(row)][column]["text"], said[row]
+                    yield values[row].as_py()["text"], said[row]
 
 
 def load(

@@ -167,8 +167,8 @@ def contours(
     Args:
         values: Its values; the index is the vertical axis and the columns the horizontal one, positive and rising.
         levels: Values along which a line is drawn, rising.
-        points: Columns ``x``, ``y`` (on the axes), ``name`` (written upward from the point; may be empty) and ``kind``
-            (a marker for each).
+        points: Columns ``x``, ``y`` (on the axes), ``name`` (written upright beside the point; may be empty) and
+            ``kind`` (a marker for each).
         limits: Lowest and highest value of the colours; from the data if not given.
         title: The quantity.
         unit: Label of the colour bar.
@@ -191,30 +191,31 @@ def contours(
         raise InvalidValueError("points", "columns x, y, name and kind", f"no {absent[0]}")
     fig = Figure(figsize=size, layout="constrained")
     axes = fig.subplots()
+    axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=ylabel, title=title)
+    axes.set(xlim=(across[0], across[-1]), ylim=(up[0], up[-1]))
     scale = Normalize(*(limits or (numbers.min(), numbers.max())))
     image = axes.pcolormesh(across, up, numbers, cmap="cividis", norm=scale, shading="gouraud", rasterized=True)
     colours = ["w" if scale(level) < 0.55 else "k" for level in levels]
     lines = axes.contour(across, up, numbers, levels=list(levels), colors=colours, linewidths=0.8)
-    axes.clabel(lines, fmt="%g", fontsize=7)
+    axes.clabel(lines, fmt="%g", fontsize=7, inline_spacing=2)
     kinds = [] if points is None else points["kind"].unique()
     for marker, kind in zip(MARKERS, kinds, strict=False):
         own = points[points["kind"] == kind]
         look = {"markerfacecolor": "w", "markeredgecolor": "k", "markersize": 5}
-        axes.plot(own["x"], own["y"], linestyle="", marker=marker, label=kind, **look)
+        axes.plot(own["x"], own["y"], linestyle="", marker=marker, label=kind, clip_on=False, **look)
     for point in () if points is None else points.itertuples():
+        above = point.y**2 < up[0] * up[-1]  # a name is written towards the middle
         axes.annotate(
             point.name,
             (point.x, point.y),
-            (0, 6),
+            (0, 6 if above else -6),
             textcoords="offset points",
             rotation=90,
             ha="center",
-            va="bottom",
+            va="bottom" if above else "top",
             fontsize=6.5,
             bbox={"facecolor": "w", "alpha": 0.75, "linewidth": 0, "pad": 0.8},
         )
-    axes.set(xscale="log", yscale="log", xlabel=xlabel, ylabel=ylabel, title=title)
-    axes.set(xlim=(across[0], across[-1]), ylim=(up[0], up[-1]))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter("{x:g}")
         axis.set_minor_formatter("")

@@ -30,8 +30,8 @@ def measured_negatives(
 
     Batches are drawn from random classes of the data, rows independently, as
     ``workbook.data.curation.from_classes`` makes them. The gradient is that of InfoNCE along the unit sphere, by the
-    query (of each row), or by all texts of the batch, where copies of a text are one. The vectors stay: this is the
-    first step from where the model stands, not a training.
+    query (of each row), or by all queries and documents of the batch, where copies of a document are one. The vectors
+    stay: this is the first step from where the model stands, not a training.
 
     Args:
         vectors: Of texts, (texts, dim); only their directions count.
@@ -142,16 +142,18 @@ def _measured(
     for kind, seen in allowed.items():
         logits = np.where(seen, scores, -np.inf)
         logs = log_softmax(logits, axis=1)
-        weights = np.exp(logs)
-        push = np.where(positive, 0, weights)
+        push = np.where(positive, 0, np.exp(logs))
         wrong = false & seen
         total = push.sum(axis=1)
         numbers, others = wrong.sum(axis=1), seen.sum(axis=1) - 1
-        weights = weights - positive
-        by_query = _tangent(weights @ candidates, queries)
-        by_text = np.zeros((len(texts), pool.shape[1]))
-        np.add.at(by_text, copies, weights.T @ queries)
-        by_text = _tangent(by_text, pool[texts])
+        # By distinct text, and for the positive's what the others leave: where a row is all but right, the difference
+        # of its own share and 1 would be a rounding error.
+        slopes = np.zeros((len(texts), rows))
+        np.add.at(slopes, copies, push.T)
+        slopes[copies[target], np.arange(rows)] = 0
+        slopes[copies[target], np.arange(rows)] = -slopes.sum(axis=0)
+        by_query = _tangent(slopes.T @ pool[texts], queries)
+        by_text = _tangent(slopes @ queries, pool[texts])
         gradients[kind] = by_query, np.concatenate([by_query.ravel(), by_text.ravel()])
         with np.errstate(invalid="ignore", divide="ignore"):
             found[kind] = {
@@ -193,7 +195,7 @@ def _mean(values: np.ndarray) -> float:
 
 
 def _unit(name: str, vectors: np.ndarray) -> np.ndarray:
-    vectors = np.asarray(vectors)
+    vectors = np.asarray(vectors, dtype=np.float64)
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True) if vectors.ndim == 2 else np.zeros(1)
     if not np.isfinite(lengths).all() or not (lengths > 0).all():
         raise InvalidValueError(name, "finite vectors (texts, dim), none of them 0", vectors.shape)
