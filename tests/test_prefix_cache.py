@@ -185,7 +185,7 @@ def test_it_is_part_of_no_key():
 
 
 def test_bad_input():
-    with pytest.raises(InvalidValueError, match="prefix_cache: expected causal attention.*got 'bidirectional'"):
+    with pytest.raises(InvalidValueError, match=r"prefix_cache: expected causal attention.*'bidirectional'"):
         tiny("llm2vec", prefix_cache=True)
     with pytest.raises(InvalidValueError, match="prefix_cache: expected True or False, got 1"):
         tiny("icl", prefix_cache=1)

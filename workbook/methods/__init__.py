@@ -69,8 +69,8 @@ def build(
         **options: ``attention``, ``pooling``, ``pooling_options``, ``template``, ``suffix``, ``max_length`` (tokens),
             ``examples``, ``encoder``, ``encoder_options``, ``vector_behind_bos`` and ``prefix_cache`` replace the
             method's own; ``seed`` initialises new weights; ``dtype`` and ``attn_implementation`` replace what the
-            machine's capability suggests; ``device`` places the model; ``adapter`` merges low-rank adapters into the decoder: a folder that
-            peft wrote, a Hugging Face id, or several in the order of their training.
+            machine's capability suggests; ``device`` places the model; ``adapter`` merges low-rank adapters into the
+            decoder: a folder that peft wrote, a Hugging Face id, or several in the order of their training.
 
     Returns:
         A SentenceTransformer: ``encode(texts, prompt=instruction)`` gives float32 (texts, dim), not normalised.

@@ -136,8 +136,8 @@ class Decoder(InputModule):
             )  # fmt: skip
 
     def train(self, mode: bool = True) -> Self:
-        """Switch to training mode or back; what is kept of prefixes is dropped, since weights may change."""
-        if self._prefixes is not None:
+        """Switch to training mode, which drops what is kept of prefixes, since weights may change; or back."""
+        if mode and self._prefixes is not None:
             self._prefixes.clear()
         return super().train(mode)
 

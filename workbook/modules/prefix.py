@@ -42,7 +42,8 @@ class Prefix:
     def __init__(self, decoder: PreTrainedModel, ids: Sequence[int]):
         past = DynamicCache()
         read = torch.tensor([ids], device=decoder.device)
-        self.states = decoder(input_ids=read, past_key_values=past, use_cache=True).last_hidden_state[0]
+        made = decoder(input_ids=read, attention_mask=None, past_key_values=past, use_cache=True)
+        self.states = made.last_hidden_state[0]
         past.layers = [_Behind(layer.keys, layer.values) for layer in past.layers]
         self.past = past
 
