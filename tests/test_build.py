@@ -173,7 +173,9 @@ def test_loading_options_are_named_only_where_they_are_taken():
     assert (own, loading) == (chain.with_options(max_length=64), {"dtype": "float32"})
     with pytest.raises(UnknownNameError, match=r"Unknown option 'dtyp'\. Did you mean 'dtype'\? .* dtype, attn_impl"):
         chain.build("tiny-llama", dtyp="float32")
-    with pytest.raises(UnknownNameError, match=r"^Unknown option 'dtype'\. Expected one of: pooling, .*_behind_bos\.$"):
+    with pytest.raises(
+        UnknownNameError, match=r"^Unknown option 'dtype'\. Expected one of: pooling, .*prefix_cache\.$"
+    ):
         chain.with_options(dtype="float32")
 
 

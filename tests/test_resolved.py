@@ -42,6 +42,7 @@ CHAINS = {
     "encoder": None,
     "encoder_options": {"tokens": 2},
     "vector_behind_bos": True,
+    "prefix_cache": True,
 }
 ADAPTERS = {"rank": 2, "alpha": 1.0, "dropout": 0.1, "targets": ("q_proj",)}
 

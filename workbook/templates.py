@@ -41,10 +41,14 @@ _TOKEN = np.dtype([("id", np.int64), ("pooled", bool), ("of_text", bool), ("coun
 
 
 class Encoded(NamedTuple):
-    """One text as token ids, and for each token 1 if it is pooled, else 0."""
+    """One text as token ids, for each token 1 if it is pooled, else 0, and how many stand in front of what is its own.
+
+    Its own are the text and contextual tokens; BOS, instruction and examples are what other texts begin with too.
+    """
 
     input_ids: list[int]
     pooling_mask: list[int]
+    prefix: int = 0
 
 
 class Template(BaseModel):
@@ -161,7 +165,8 @@ class Template(BaseModel):
                 limits = (None if group[0].string == "{eos}" else max_length for group in groups)
                 parts = [part[:limit] for part, limit in zip(parts, limits, strict=True)]
             tokens = np.concatenate(parts)
-            rows.append(Encoded(tokens["id"].tolist(), tokens["pooled"].astype(int).tolist()))
+            prefix = int((tokens["of_text"] | (tokens["id"] == CONTEXT)).argmax())
+            rows.append(Encoded(tokens["id"].tolist(), tokens["pooled"].astype(int).tolist(), prefix))
         return rows
 
     def _has_marks(self) -> bool:

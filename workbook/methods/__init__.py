@@ -67,10 +67,10 @@ def build(
         backbone: A name or folder, see ``workbook.backbones.resolve``; or a model built earlier with the same
             attention, whose decoder is shared, not copied (another pooling of a large model costs no memory).
         **options: ``attention``, ``pooling``, ``pooling_options``, ``template``, ``suffix``, ``max_length`` (tokens),
-            ``examples``, ``encoder``, ``encoder_options`` and ``vector_behind_bos`` replace the method's own; ``seed``
-            initialises new weights; ``dtype`` and ``attn_implementation`` replace what the machine's capability
-            suggests; ``device`` places the model; ``adapter`` merges low-rank adapters into the decoder: a folder that
-            peft wrote, a Hugging Face id, or several in the order of their training.
+            ``examples``, ``encoder``, ``encoder_options``, ``vector_behind_bos`` and ``prefix_cache`` replace the
+            method's own; ``seed`` initialises new weights; ``dtype`` and ``attn_implementation`` replace what the
+            machine's capability suggests; ``device`` places the model; ``adapter`` merges low-rank adapters into the
+            decoder: a folder that peft wrote, a Hugging Face id, or several in the order of their training.
 
     Returns:
         A SentenceTransformer: ``encode(texts, prompt=instruction)`` gives float32 (texts, dim), not normalised.

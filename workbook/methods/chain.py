@@ -32,6 +32,7 @@ class Options(TypedDict, total=False):
     encoder: str | None
     encoder_options: Mapping[str, Any]
     vector_behind_bos: bool
+    prefix_cache: bool
     seed: int
     dtype: str | torch.dtype
     attn_implementation: str
@@ -57,6 +58,8 @@ class Chain:
             :func:`~workbook.modules.contextual.contextual_decoder`.
         vector_behind_bos: Whether BOS precedes a vector that the decoder reads in place of a word; see
             :class:`~workbook.modules.Decoder`.
+        prefix_cache: Whether what stands in front of a text is read once and kept; see
+            :class:`~workbook.modules.Decoder`.
     """
 
     pooling: str
@@ -69,6 +72,7 @@ class Chain:
     encoder: str | None = None
     encoder_options: Mapping[str, Any] = field(default_factory=dict)
     vector_behind_bos: bool = False
+    prefix_cache: bool = False
 
     def __post_init__(self):
         for name in ("pooling_options", "encoder_options", "examples"):
@@ -169,6 +173,7 @@ class Chain:
             "template": chain.layout(),
             "max_length": chain.max_length,
             "vector_behind_bos": chain.vector_behind_bos,
+            "prefix_cache": chain.prefix_cache,
         }
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)

@@ -74,7 +74,8 @@ def make_decoder(
         tokenizer: Its tokenizer.
         encoder: Name of an encoder, or None.
         options: Options of the encoder; see :func:`encoder_options`.
-        **layout: ``attention``, ``template``, ``max_length`` and ``vector_behind_bos``; see :class:`~.decoder.Decoder`.
+        **layout: ``attention``, ``template``, ``max_length``, ``vector_behind_bos``
+            and ``prefix_cache``; see :class:`~.decoder.Decoder`.
 
     Raises:
         UnknownNameError: No such encoder, option, attention or template, or options without an encoder.

@@ -107,7 +107,8 @@ class ContextualDecoder(Decoder):
         prefix: Text that the encoder reads in front of each text, such as ``"query: "`` for E5.
         sees_instruction: Whether the encoder reads the instruction, and a space, in front of the text.
         trainable: Whether the encoder trains.
-        **layout: ``attention``, ``template``, ``max_length`` and ``vector_behind_bos``; see :class:`Decoder`.
+        **layout: ``attention``, ``template``, ``max_length``, ``vector_behind_bos``
+            and ``prefix_cache``; see :class:`Decoder`.
 
     Raises:
         AttentionError: The encoder is causal, or as :class:`Decoder`.

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from ..files import verify_checksums, write_checksums, writing
 from ..resolved import resolved
 from ..templates import Encoded, Template, answer_opening, as_template
 from ..texts import check_text
+from .prefix import Prefix, PrefixCache, by_beginning, watched
 from .saving import hub_options, loading_options
 
 logger = logging.getLogger(__name__)
@@ -50,16 +51,19 @@ class Decoder(InputModule):
         max_length: Longest input in tokens (of each piece, for templates that tokenize piece by piece).
         vector_behind_bos: Whether BOS precedes a vector that is read in place of a word, as in Anchor. Saved with the
             model, since a decoder can read vectors only as it was trained to.
+        prefix_cache: Whether what stands in front of a text (BOS, instruction, examples) is read once and kept, for
+            causal attention. Vectors stay the same, to 1e-5 in float32 and to rounding in half precision. It is used
+            in evaluation mode without gradients only, never in training; at most :data:`~.prefix.BYTES` are kept.
 
     Raises:
         UnknownNameError: No such attention mode or template.
-        InvalidValueError: A max_length that is not a positive whole number, a template that is not a Template, or a
-            suffix that the tokenizer can't write.
+        InvalidValueError: A max_length that is not a positive whole number, a template that is not a Template, a
+            suffix that the tokenizer can't write, or a prefix cache under bidirectional attention.
         AttentionError: The measured attention is not the one that was asked for.
     """
 
     config_file_name = "decoder_config.json"
-    config_keys = ("attention", "template", "max_length", "vector_behind_bos")
+    config_keys = ("attention", "template", "max_length", "vector_behind_bos", "prefix_cache")
     adapted: tuple[str, ...] = ("decoder",)
     """Attributes that hold the transformers that training adapts."""
     contextual_tokens = 0
@@ -73,6 +77,7 @@ class Decoder(InputModule):
         template: str | dict | Template = "plain",
         max_length: int = 512,
         vector_behind_bos: bool = False,
+        prefix_cache: bool = False,
     ):
         super().__init__()
         self.decoder = decoder
@@ -80,8 +85,10 @@ class Decoder(InputModule):
         self.max_length = max_length
         self.vector_behind_bos = vector_behind_bos
         self._set_template(as_template(template))
+        self._prefixes: PrefixCache | None = None
         if attention is not None:
             self.attention = attention
+        self.prefix_cache = prefix_cache
 
     @property
     def attention(self) -> str:
@@ -99,6 +106,7 @@ class Decoder(InputModule):
     @attention.setter
     def attention(self, mode: str) -> None:
         before = self.attention
+        self._refuse_prefixes(mode, self.prefix_cache)
         attention_modes.set_mode(self.decoder, mode)
         try:
             self._refuse_other(mode, attention_modes.measured_mode(self.decoder))
@@ -106,6 +114,36 @@ class Decoder(InputModule):
             attention_modes.set_mode(self.decoder, before)  # else another model could build on it unmeasured
             raise
         logger.info("attention is %s, as measured", mode)
+
+    @property
+    def prefix_cache(self) -> bool:
+        """Whether beginnings that texts share are read once and kept; False forgets them.
+
+        Raises:
+            InvalidValueError: Not a bool, or True under bidirectional attention.
+        """
+        return self._prefixes is not None
+
+    @prefix_cache.setter
+    def prefix_cache(self, value: bool) -> None:
+        if not isinstance(value, bool):
+            raise InvalidValueError("prefix_cache", "True or False", value)
+        self._refuse_prefixes(self.attention, value)
+        self._prefixes = PrefixCache() if value else None
+
+    @staticmethod
+    def _refuse_prefixes(mode: str, asked: bool) -> None:
+        if asked and mode != "causal":
+            raise InvalidValueError(
+                "prefix_cache", "causal attention, under which a beginning is the same whatever follows", mode,
+                "Leave prefix_cache out, or build with attention='causal'.",
+            )  # fmt: skip
+
+    def train(self, mode: bool = True) -> Self:
+        """Switch to training mode, which drops what is kept of prefixes, since weights may change; or back."""
+        if mode and self._prefixes is not None:
+            self._prefixes.clear()
+        return super().train(mode)
 
     def measure_attention(self) -> None:
         """Check again, by measurement, that attention is what it says, such as after a change of the weights.
@@ -135,7 +173,8 @@ class Decoder(InputModule):
         """
         parts, own = dict(self.named_children()), vars(self).values()
         return {
-            **{name: getattr(self, name) for name in self.config_keys},
+            # Without what changes no state but by rounding, and nothing in training.
+            **{name: getattr(self, name) for name in self.config_keys if name != "prefix_cache"},
             "template": resolved(self._template),
             "configurations": {n: _configuration(p) for n, p in parts.items() if isinstance(p, PreTrainedModel)},
             "tokenizers": [_tokenizer(one) for one in own if isinstance(one, PreTrainedTokenizerBase)],
@@ -228,6 +267,8 @@ class Decoder(InputModule):
     ) -> dict[str, torch.Tensor]:
         """Tokenize texts into ``input_ids``, ``attention_mask`` and ``pooling_mask``, int64 (batch, tokens).
 
+        With a prefix cache there is ``prefix_mask`` too, 1 at the tokens in front of what is a text's own.
+
         Args:
             inputs: Strings; or {instruction, text} where each row has its own instruction; or lists of token ids, such
                 as chunks of running text, which are not laid out by the template.
@@ -248,14 +289,16 @@ class Decoder(InputModule):
         left = self.tokenizer.padding_side == "left"
         padding = self.tokenizer.pad_token_id
         ids = torch.full((len(rows), width), 0 if padding is None else padding)  # masked, so any id will do
-        attention_mask, pooling_mask = torch.zeros_like(ids), torch.zeros_like(ids)
+        attention_mask, pooling_mask, prefix_mask = (torch.zeros_like(ids) for _ in range(3))
         for index, row in enumerate(rows):
             length = len(row.input_ids)
             columns = slice(width - length, width) if left else slice(0, length)
             ids[index, columns] = torch.tensor(row.input_ids)
             attention_mask[index, columns] = 1
             pooling_mask[index, columns] = torch.tensor(row.pooling_mask)
-        return {"input_ids": ids, "attention_mask": attention_mask, "pooling_mask": pooling_mask}
+            prefix_mask[index, columns.start : columns.start + row.prefix] = 1
+        features = {"input_ids": ids, "attention_mask": attention_mask, "pooling_mask": pooling_mask}
+        return features | ({"prefix_mask": prefix_mask} if self.prefix_cache else {})
 
     def _of_ids(self, row: list[int]) -> Encoded:
         known = self.decoder.config.vocab_size
@@ -277,21 +320,64 @@ class Decoder(InputModule):
             UnknownNameError: No such attention mode.
             AttentionError: Another attention than the decoder's own, with flash attention.
         """
-        states = partial(self._states, attention=features.get("attention", self.attention))
-        inputs, mask = self._inputs(features), features["attention_mask"]
-        # Groups leave columns of padding out, whose states are asked for where they have positions of their own.
-        features["token_embeddings"] = (states if "position_ids" in inputs else partial(in_groups, states))(
-            inputs, mask
-        )
+        attention = features.get("attention", self.attention)
+        states, mask = partial(self._states, attention=attention), features["attention_mask"]
+        shares = self._shares(features, attention)
+        inputs = self._inputs(features)
+        if shares:
+            made = self._behind_prefixes(inputs, mask, features["input_ids"], features["prefix_mask"] * mask)
+        else:
+            # Groups leave columns of padding out, whose states are asked for where they have positions of their own.
+            made = states(inputs, mask) if "position_ids" in inputs else in_groups(states, inputs, mask)
+        features["token_embeddings"] = made
         return features
+
+    def _shares(self, features: dict[str, Any], attention: str) -> bool:
+        """True if this pass may take beginnings from the cache."""
+        return (
+            self.prefix_cache
+            and attention == self.attention == "causal"
+            and not (self.training or self.decoder.training or torch.is_grad_enabled())
+            and "prefix_mask" in features
+            and not {"inputs_embeds", "position_ids"} & features.keys()
+            and not watched(self.decoder)
+        )
+
+    def _behind_prefixes(
+        self, inputs: dict[str, torch.Tensor], mask: torch.Tensor, ids: torch.Tensor, marked: torch.Tensor
+    ) -> torch.Tensor:
+        """States as of :func:`in_groups`, with those of shared beginnings taken from the cache."""
+        made, order = [], []
+        for beginning, rows in by_beginning(ids, marked, _PASS.get(mask.device.type, _PASS_ELSEWHERE)):
+            prefix = self._prefixes.get(self.decoder, beginning) if beginning else None
+            own, inside = {name: value[rows] for name, value in inputs.items()}, marked[rows]
+            states = partial(self._states, attention=self.attention, prefix=prefix)
+            part = in_groups(states, own, mask[rows] - inside if prefix else mask[rows])
+            if prefix:
+                part[inside.bool()] = prefix.states.to(part.dtype).repeat(len(rows), 1)
+            made.append(part)
+            order += rows
+        if len(made) == 1:
+            return made[0]
+        return torch.cat(made)[torch.tensor(order, device=mask.device).argsort()]
 
     def _inputs(self, features: dict[str, Any]) -> dict[str, torch.Tensor]:
         """The inputs of the language model, (batch, tokens, ..), by the name of its argument."""
         names = ("inputs_embeds" if "inputs_embeds" in features else "input_ids", "position_ids")
         return {name: features[name] for name in names if name in features}
 
-    def _states(self, inputs: dict[str, torch.Tensor], mask: torch.Tensor, attention: str) -> torch.Tensor:
+    def _states(
+        self, inputs: dict[str, torch.Tensor], mask: torch.Tensor, attention: str, prefix: Prefix | None = None
+    ) -> torch.Tensor:
         """Last hidden states; positions count from the first real token, so that padding on the left has no effect."""
+        if prefix:
+            front = mask.new_ones(len(mask), len(prefix))
+            return self.decoder(
+                **inputs,
+                position_ids=len(prefix) + (mask.cumsum(dim=1) - 1).clamp(min=0),
+                attention_mask=None if bool(mask.all()) else torch.cat([front, mask], dim=1),
+                past_key_values=prefix.past,
+            ).last_hidden_state
         numbered = inputs.get("position_ids")
         positions = (mask.cumsum(dim=1) - 1).clamp(min=0) if numbered is None else numbered
         if attention != self.attention:
