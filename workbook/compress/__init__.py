@@ -1,20 +1,28 @@
-"""Compression of a trained embedder: pruning, quantization, and the smaller model that they compete with.
+"""Compression after training: pruned weights, weights in eight bits, fewer blocks, and what they cost.
 
-Only the linear layers of the decoder's blocks are compressed; embeddings, norms, heads and encoders stay as they are.
-
-Source: NV-Embed, appendix A.
+The appendix of NV-Embed compresses its embedder so, and compares it with smaller models.
 """
 
-from ..quantized import FORMATS, Quantized, QuantizedLinear
-from .matrices import PATTERNS, gptq, magnitude, mask, round_to_nearest, sparsegpt, wanda
-from .models import CRITERIA, ROUNDINGS, disk_bytes, drift, prune, quantize, report, sensitivity, smaller
+from ..quantized import FORMATS, QuantizedLinear
+from .matrices import (
+    CRITERIA,
+    PATTERNS,
+    ROUNDINGS,
+    gptq,
+    magnitude,
+    mask,
+    round_to_nearest,
+    sparsegpt,
+    wanda,
+)
+from .measured import disk_bytes, drift, report, sensitivity
+from .models import prune, quantize, smaller
 
 __all__ = [
     "CRITERIA",
     "FORMATS",
     "PATTERNS",
     "ROUNDINGS",
-    "Quantized",
     "QuantizedLinear",
     "disk_bytes",
     "drift",
