@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-ADDED_LATER: dict[str, dict[str, Any]] = {}
+ADDED_LATER: dict[str, dict[str, Any]] = {"Adapter": {"keep_zeros": False}}
 """By name, fields that were added when records already existed, each with the value that changes nothing.
 
 The name is that of the class that has the field, which holds for its subclasses too, or that of options without a

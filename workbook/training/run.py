@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-import torch
 
 from ..errors import InvalidValueError, whole
 from ..modules import Decoder
 from ..modules.card import card_of
-from ..resolved import digest
 from .devices import take_device
+from .prepare import fingerprint
 from .stage import StageRun, check_reports, versions
 from .teacher import teachers_sha256
 
@@ -57,6 +55,7 @@ def train(
     progress: bool | None = None,
     report_to: Sequence[str] = (),
     logs: Path | None = None,
+    teacher: SentenceTransformer | None = None,
 ) -> Trained:
     """Train a model, in place, by a recipe.
 
@@ -75,6 +74,8 @@ def train(
         progress: Whether to show a bar with the loss; None for in a terminal and in a notebook.
         report_to: Names from :data:`~.stage.REPORTS`: experiment trackers that get the loss of every step.
         logs: Folder for TensorBoard's files; None for the cache.
+        teacher: The model whose states an objective learns from, such as
+            :class:`~workbook.objectives.StateDistillation`; stages without such an objective don't read it.
 
     Raises:
         InvalidValueError: A model that does not begin with a Decoder, or training data, options or a batch that can't
@@ -86,7 +87,7 @@ def train(
     """
     return Training(
         model, recipe, seed=seed, data=data, evaluator=evaluator, save_every=save_every, progress=progress,
-        report_to=report_to, logs=logs,
+        report_to=report_to, logs=logs, teacher=teacher,
     ).run()  # fmt: skip
 
 
@@ -94,7 +95,7 @@ class Training:
     """A training that can begin: every stage was checked and has read its data.
 
     Args:
-        model, recipe, seed, data, evaluator, save_every, progress, report_to, logs: See :func:`train`.
+        model, recipe, seed, data, evaluator, save_every, progress, report_to, logs, teacher: See :func:`train`.
 
     Raises:
         InvalidValueError, UnknownNameError: As :func:`train`.
@@ -117,6 +118,7 @@ class Training:
         progress: bool | None = None,
         report_to: Sequence[str] = (),
         logs: Path | None = None,
+        teacher: SentenceTransformer | None = None,
     ):
         if not isinstance(next(iter(model), None), Decoder):
             first = type(next(iter(model), None)).__name__
@@ -129,12 +131,13 @@ class Training:
         self.processes = take_device(cpu=model.device.type == "cpu")
         self.model, self.recipe, self.seed = model, recipe, seed
         self.stages = []
-        key = start = digest([_model_sha256(model), _described(model)])
+        key = start = fingerprint(model)
         for stage in recipe.stages:
             if stage.name in own:
                 stage = stage.model_copy(update={"data": own[stage.name]})
             evaluated = evaluator if stage.name == recipe.stages[-1].name else None
-            self.stages.append(StageRun(model, stage, key, seed, evaluated, save_every, progress, report_to, logs))
+            given = (evaluated, save_every, progress, report_to, logs, teacher)
+            self.stages.append(StageRun(model, stage, key, seed, *given))
             key = self.stages[-1].key
         self.surroundings = {"model": start, "versions": versions(), "teachers": teachers_sha256(recipe.stages)}
 
@@ -160,18 +163,3 @@ class Training:
             pd.concat(curve, ignore_index=True) if curve else empty.iloc[:, [0, 1, 5, 6]],
             manifest,
         )
-
-
-def _described(model: SentenceTransformer) -> list[Any]:
-    """What decides a training besides the weights: the modules' settings, and the names of what is frozen."""
-    frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
-    return [model[0].resolved(), [module.get_config_dict() for module in list(model)[1:]], frozen]
-
-
-def _model_sha256(model: SentenceTransformer) -> str:
-    """Hex sha256 over the names and values of all weights."""
-    content = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        content.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        content.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    return content.hexdigest()
