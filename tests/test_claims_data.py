@@ -145,6 +145,7 @@ QUOTED_RECIPES = {
     "unmined_retrieval": ("no-mining", "Retrieval"),
 }
 NV_EMBED = [entry for entry in claims.load().values() if entry.paper == "NV-Embed" and entry.published]
+COMPRESSED = [entry for entry in NV_EMBED if entry.notebook == "09_compress"]
 
 
 def test_nv_embed_numbers_are_those_of_the_published_tables():
@@ -152,7 +153,7 @@ def test_nv_embed_numbers_are_those_of_the_published_tables():
     poolings = poolings.set_index(["model", "stage", "pooling", "attention", "task_type"])["score"]
     recipes = papers.published("nv_embed_training").set_index(["recipe", "task_type"])["score"]
     seen = set()
-    for entry in NV_EMBED:
+    for entry in [one for one in NV_EMBED if one not in COMPRESSED]:
         for model, numbers in entry.published.items():
             assert set(numbers) == set(entry.names()), entry.id
             for name, number in numbers.items():
@@ -162,6 +163,43 @@ def test_nv_embed_numbers_are_those_of_the_published_tables():
                 assert number == (poolings if pooled else recipes)[key], (entry.id, model, name)
                 seen.add(name)
     assert seen == {*QUOTED_POOLINGS, *QUOTED_RECIPES}
+
+
+def compression_numbers():
+    """What tables 6 to 8 have under the names of the rules: means over patterns or criteria, and single scores."""
+    rows = papers.published("nv_embed_compression")
+    rows = rows.assign(short=rows["sparsity"].map({"2:4": "24", "4:8": "48", "unstructured": "unstructured"}))
+    found = {}
+    for table, ending in (("none", "pruned"), ("labels", "retrained")):
+        part = rows.query("source == 'NV-Embed, table 6' and retraining == @table")
+        found |= {f"{ending}_{short}": score for short, score in part.groupby("short")["score"].mean().items()}
+        after = "" if table == "none" else "_retrained"
+        found |= {f"{how}{after}": score for how, score in part.groupby("criterion")["score"].mean().items()}
+    for row in rows.query("source == 'NV-Embed, table 7'").itertuples():
+        found[f"{'labels' if row.retraining == 'labels' else 'states'}_{row.short}"] = row.score
+    table = rows.query("source == 'NV-Embed, table 8'")
+    forms = {"16bit": "", "INT8": "_int8", "E4M3": "_e4m3", "E5M2": "_e5m2"}
+    pruned = table.query("model == 'NV-Embed-v2'").groupby("precision")["score"].mean()
+    found |= {f"compressed{forms[form]}": score for form, score in pruned.items()}
+    other = table.query("model != 'NV-Embed-v2'").set_index(["model", "precision"])["score"]
+    return found, {(model, f"smaller{forms[form]}"): score for (model, form), score in other.items()}
+
+
+def test_compression_numbers_are_those_of_the_published_tables():
+    ours, others = compression_numbers()
+    seen = set()
+    for entry in COMPRESSED:
+        for model, numbers in entry.published.items():
+            assert set(numbers) == set(entry.names()), entry.id
+            _, _, other = model.partition("NV-Embed-v2 and ")
+            for name, number in numbers.items():
+                expected = others[other, name] if name.startswith("smaller") else ours[name]
+                assert number == pytest.approx(expected, abs=0.0051), (entry.id, model, name)
+                seen.add(name)
+    assert seen == {*ours} | {"smaller", "smaller_int8"}
+    assert {model for entry in COMPRESSED for model in entry.published} == {
+        "NV-Embed-v2", *(f"NV-Embed-v2 and {model}" for model, _ in others)
+    }  # fmt: skip
 
 
 QUOTED_LENS = {

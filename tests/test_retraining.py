@@ -88,7 +88,7 @@ def test_adapters_that_keep_zeros_are_kept_in_no_folder_of_adapters(own, tmp_pat
     assert len(list((tmp_path / "cache" / "stages").glob("*/adapters/decoder"))) == 1
 
 
-def by_hand(student, teacher, texts, output=None):
+def by_hand(student, teacher, texts, output=None, scaled=False):
     """The loss of the states one text at a time, without padding: text by text the tokens differ in number."""
     sums, tokens = 0.0, 0
     for text in texts:
@@ -97,13 +97,16 @@ def by_hand(student, teacher, texts, output=None):
         own, other = (model[0].decoder(**given).hidden_states for model in (student, teacher))
         last = other[-1] if output is None else output(other[-1])
         pairs = [*zip(own[1:-1], other[1:-1], strict=True), (own[-1], last)]
+        if scaled:
+            pairs = [[x / x.square().mean(-1, keepdim=True).sqrt() for x in pair] for pair in pairs]
         sums += sum(((one - two) ** 2).mean() * one.shape[1] for one, two in pairs)
         tokens += own[0].shape[1]
     return sums / tokens
 
 
+@pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("blocked", [False, True], ids=["no latent block", "latent block"])
-def test_the_loss_is_the_formulas(blocked):
+def test_the_loss_is_the_formulas(blocked, scaled):
     options = {"attention": "bidirectional", "template": "plain"}
     teacher = tiny("nv-embed", **options) if blocked else tiny("mean", **options)
     student = halved(**options)
@@ -114,9 +117,10 @@ def test_the_loss_is_the_formulas(blocked):
     texts = [*TEXTS[:3], "a", "the old cat sees rain and snow"]
     columns = [student.preprocess(texts[:2]), student.preprocess(texts[2:4])]
     with torch.no_grad():
-        loss = StateDistillation(student, teacher, alpha=0.5)(columns)
-        expected = Contrastive(student)(columns) + 0.5 * by_hand(student, teacher, texts[:4], output)
-    assert by_hand(student, teacher, texts[:4], output) > 0.01
+        loss = StateDistillation(student, teacher, alpha=0.5, scaled=scaled)(columns)
+        states = by_hand(student, teacher, texts[:4], output, scaled)
+        expected = Contrastive(student)(columns) + 0.5 * states
+    assert states > 0.01
     torch.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-5)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import torch
 from pydantic import Field, model_validator
 from torch import nn
+from torch.nn.functional import mse_loss, rms_norm
 
 from ..errors import InvalidValueError
 from ..precision import without_autocast
@@ -27,9 +28,12 @@ class StateDistillationOptions(ContrastiveOptions):
 
     Attributes:
         alpha: Weight of the states' loss, where the contrastive one has 1. The paper prints none.
+        scaled: Whether each token's states are divided by their root mean square first, as the next layer reads them.
+            The paper does not.
     """
 
     alpha: Annotated[float, Field(ge=0, allow_inf_nan=False, description="a number, at least 0")] = 1.0
+    scaled: Annotated[bool, Field(description="True or False")] = False
 
     @model_validator(mode="after")
     def _states_are_of_one_pass(self) -> StateDistillationOptions:
@@ -59,7 +63,9 @@ class StateDistillation(Contrastive):
     What the paper leaves open: whether O counts the decoder's layers alone, which would leave its last but one state
     without a teacher; whether S_t^O is meant of each token, as here, or of the vector after pooling; over which tokens
     the mean is, here all that are not padding; and alpha. The sum grows with the number of layers and with the square
-    of the states, so that a weight that suits one backbone does not suit another.
+    of the states. Many decoders have a few features in the first token a hundred times larger than all others (Sun et
+    al. 2024, "Massive activations in large language models"), and as printed the loss is about little else; with
+    ``scaled`` every token counts alike.
 
     Args:
         model: The student, a chain that begins with a Decoder.
@@ -115,10 +121,17 @@ class StateDistillation(Contrastive):
         with layer_states(student) as ours:
             made = self.model(dict(features))
         with without_autocast(target.device):
-            self._last = _squared_error(made["token_embeddings"], target, features["attention_mask"])
-            for own, other in zip(_by_layer(ours), _by_layer(theirs), strict=True):
-                self._last = self._last + torch.nn.functional.mse_loss(own, other)
+            real = features["attention_mask"].bool()
+            own, other = [*_by_layer(ours), made["token_embeddings"][real]], [*_by_layer(theirs), target[real]]
+            self._last = torch.stack([*map(self._squared_error, own, other)]).sum()
         return list(made["sentence_embedding"].split([len(column["attention_mask"]) for column in columns]))
+
+    def _squared_error(self, own: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """Mean squared error of the states (tokens, dim) of one layer, a float32 scalar."""
+        own, other = own.float(), other.float()
+        if self.options.scaled:
+            own, other = (rms_norm(states, states.shape[-1:]) for states in (own, other))
+        return mse_loss(own, other)
 
 
 @contextlib.contextmanager
@@ -152,14 +165,8 @@ def layer_states(module: Decoder) -> Iterator[list[list[torch.Tensor]]]:
 
 
 def _by_layer(passes: list[list[torch.Tensor]]) -> list[torch.Tensor]:
-    """The states of all passes, float32 (tokens, dim), by layer."""
-    return [torch.cat(parts).float() for parts in zip(*passes, strict=True)]
-
-
-def _squared_error(own: torch.Tensor, other: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Mean squared error over the tokens that are not padding, a float32 scalar."""
-    real = mask.bool()
-    return torch.nn.functional.mse_loss(own[real].float(), other[real].float())
+    """The states of all passes, (tokens, dim), by layer."""
+    return [torch.cat(parts) for parts in zip(*passes, strict=True)]
 
 
 def _size(model: SentenceTransformer) -> tuple[int, int] | None:
