@@ -10,11 +10,11 @@ from workbook.files import ROOT
 
 LAYERS = (
     {"errors"},
-    {"files", "precision", "resolved", "scale", "texts", "tiny"},
+    {"files", "precision", "quantized", "resolved", "scale", "texts", "tiny"},
     {"backbones", "corpora"},
     {"adapters", "attention", "templates", "vocabulary"},
     {"modules"},
-    {"objectives"},
+    {"compress", "objectives"},
     {"data"},
     {"training"},
     {"methods", "probes", "evaluation"},

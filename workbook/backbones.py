@@ -227,6 +227,8 @@ def load_decoder(
     import torch
     from transformers import AutoModel, AutoModelForCausalLM
 
+    from . import quantized  # noqa: F401  # so that transformers can load what was quantized
+
     chosen = capability(device)
     if name in CARRIED and CARRIED[name].kind == "encoder":
         decoders = [key for key, model in CARRIED.items() if model.kind == "decoder"]

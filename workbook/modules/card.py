@@ -29,6 +29,7 @@ class Card(SentenceTransformerModelCardData):
         backbone: Name of the backbone, as it was given; of a folder the last part.
         adapters: Names of the adapters that were merged into it; of folders the last part but ``decoder``.
         stages: What was trained, in order; see :meth:`add_training`.
+        compression: How it was compressed, step by step.
         scores: Rows of what was measured; see :meth:`add_scores`.
     """
 
@@ -36,6 +37,7 @@ class Card(SentenceTransformerModelCardData):
     backbone: str = ""
     adapters: list[str] = field(default_factory=list)
     stages: list[dict[str, Any]] = field(default_factory=list)
+    compression: list[str] = field(default_factory=list)
     scores: list[dict[str, Any]] = field(default_factory=list)
     template_path: Path = field(default=Path(__file__).parent / "card.md.jinja", init=False, repr=False)
 
@@ -98,6 +100,7 @@ class Card(SentenceTransformerModelCardData):
             else None,
             "prompts": {name: prompt for name, prompt in self.model.prompts.items() if prompt},
             "stages": self.stages,
+            "compression": self.compression,
             "scores": self.scores,
             "source": self.model_id or ".",
             "versions": self.version,
@@ -122,7 +125,7 @@ def made_of(*models: SentenceTransformer) -> dict[str, Any]:
         *models: Models, whose own cards stay as they are; of the first the backbone.
     """
     cards = [card for model in models if isinstance(card := model.model_card_data, Card)]
-    several = {name: [one for card in cards for one in getattr(card, name)] for name in ("adapters", "stages")}
+    several = {name: [one for card in cards for one in getattr(card, name)] for name in ("adapters", "stages", "compression")}
     return {"backbone": cards[0].backbone if cards else "", **several}
 
 

@@ -1,0 +1,32 @@
+"""Compression of a trained embedder: pruning, quantization, and the smaller model that they compete with.
+
+Only the linear layers of the decoder's blocks are compressed; embeddings, norms, heads and encoders stay as they are.
+
+Source: NV-Embed, appendix A.
+"""
+
+from ..quantized import FORMATS, Quantized, QuantizedLinear
+from .matrices import PATTERNS, gptq, magnitude, mask, round_to_nearest, sparsegpt, wanda
+from .models import CRITERIA, ROUNDINGS, disk_bytes, drift, prune, quantize, report, sensitivity, smaller
+
+__all__ = [
+    "CRITERIA",
+    "FORMATS",
+    "PATTERNS",
+    "ROUNDINGS",
+    "Quantized",
+    "QuantizedLinear",
+    "disk_bytes",
+    "drift",
+    "gptq",
+    "magnitude",
+    "mask",
+    "prune",
+    "quantize",
+    "report",
+    "round_to_nearest",
+    "sensitivity",
+    "smaller",
+    "sparsegpt",
+    "wanda",
+]

@@ -1,0 +1,192 @@
+"""What a decoder's linear layers read when texts pass, block by block, with the blocks before already compressed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from sentence_transformers.util import batch_to_device
+from torch import nn
+
+from ..errors import InvalidValueError
+from ..modules import Decoder
+from ..precision import without_autocast
+from ..quantized import QuantizedLinear
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+TEXTS = 128
+"""Calibration texts by default, as many as in the papers' experiments."""
+LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The layers of a block that are compressed."""
+
+
+class Inputs:
+    """What a linear layer reads, summed over tokens.
+
+    Args:
+        columns: Width of the input.
+        hessian: Whether to sum X X^T, or only the squares of each feature.
+        device: Where to.
+
+    Attributes:
+        tokens: Number of tokens seen.
+    """
+
+    def __init__(self, columns: int, hessian: bool, device: torch.device):
+        shape = (columns, columns) if hessian else (columns,)
+        self._sum = torch.zeros(shape, device=device)
+        self.tokens = 0
+
+    def add(self, states: torch.Tensor) -> None:
+        """Add states (.., columns), all of real tokens."""
+        flat = states.detach().reshape(-1, states.shape[-1]).float()
+        self._sum += flat.T @ flat if self._sum.ndim == 2 else flat.square().sum(dim=0)
+        self.tokens += len(flat)
+
+    @property
+    def norms(self) -> torch.Tensor:
+        """Euclidean norm of each feature over the tokens, float32 (columns,)."""
+        return (self._sum.diagonal() if self._sum.ndim == 2 else self._sum).sqrt()
+
+    @property
+    def hessian(self) -> torch.Tensor:
+        """X X^T over the number of tokens, float32 (columns, columns)."""
+        return self._sum / max(self.tokens, 1)
+
+
+def linears(block: nn.Module) -> dict[str, nn.Linear | QuantizedLinear]:
+    """The layers of a block that are compressed, by their name in it.
+
+    Args:
+        block: A block of a decoder.
+    """
+    return {
+        name: part
+        for name, part in block.named_modules()
+        if name.rpartition(".")[2] in LINEARS and isinstance(part, nn.Linear | QuantizedLinear)
+    }
+
+
+def default_texts() -> list[str]:
+    """Documents of the docs corpus, of its split ``train`` alone; its ids are hashes, so they come in random order."""
+    from ..corpora.docs import load_docs
+
+    return load_docs().split("train").sort_values("id")["document"].head(TEXTS).tolist()
+
+
+class Calibration:
+    """The texts on their way through a model's decoder, held in front of its next block.
+
+    Each text is read alone, laid out by the model's own template, so that there is no padding.
+
+    Args:
+        model: A model whose first module is a Decoder.
+        texts: Strings.
+        instruction: The bare instruction, or None.
+
+    Raises:
+        InvalidValueError: No texts, or one that can't be read.
+    """
+
+    def __init__(self, model: SentenceTransformer, texts: Sequence[str], instruction: str | None = None):
+        if isinstance(texts, str) or len(texts) == 0:
+            raise InvalidValueError("texts", "at least one, in a list", texts)
+        module: Decoder = model[0]
+        self._blocks = list(module.decoder.layers)
+        self._states: list[torch.Tensor] = []
+        self._options: list[list[dict[str, Any]]] = []
+        with torch.no_grad(), without_autocast(model.device):
+            for text in texts:
+                features = batch_to_device(module.preprocess([text], prompt=instruction), model.device)
+                with _seen(self._blocks) as calls:
+                    module(features)
+                self._states.append(calls[0][0])
+                self._options.append([options for _, options in calls])
+        self.tokens = sum(states.shape[:-1].numel() for states in self._states)
+
+    def require(self, columns: int, criterion: str) -> None:
+        """Refuse fewer tokens than a Hessian has columns: it would be singular.
+
+        Args:
+            columns: Width of the widest layer.
+            criterion: Name of the method, for the error.
+
+        Raises:
+            InvalidValueError: There are fewer.
+        """
+        if self.tokens < columns:
+            raise InvalidValueError(
+                "texts", f"at least {columns:,} tokens for {criterion}, one a column of the widest layer",
+                f"{self.tokens:,} tokens", "Give more or longer texts.",
+            )  # fmt: skip
+
+    @torch.no_grad()
+    def blocks(self, hessian: bool) -> Iterator[tuple[int, nn.Module, dict[str, Inputs]]]:
+        """Each block with what its layers read; it may be changed before the next is asked for, and then counts so.
+
+        Args:
+            hessian: Whether to sum X X^T, which takes columns squared, or only the norms.
+
+        Yields:
+            Number of the block, the block, and what its layers read, by the names of :func:`linears`.
+        """
+        for number, block in enumerate(self._blocks):
+            with _read(block, hessian) as inputs:
+                self._pass(number, block)
+            yield number, block, inputs
+            self._states = self._pass(number, block)
+
+    def _pass(self, number: int, block: nn.Module) -> list[torch.Tensor]:
+        made = []
+        for states, options in zip(self._states, self._options, strict=True):
+            with without_autocast(states.device):
+                out = block(states, **options[number])
+            made.append(out[0] if isinstance(out, tuple) else out)
+        return made
+
+
+@contextmanager
+def _seen(blocks: list[nn.Module]) -> Iterator[list[tuple[torch.Tensor, dict[str, Any]]]]:
+    """States and options with which each block is called in the ``with`` block."""
+    calls = []
+
+    def note(_: nn.Module, given: tuple, options: dict[str, Any]) -> None:
+        options = dict(options)
+        calls.append((given[0] if given else options.pop("hidden_states"), options))
+
+    with _hooked(block.register_forward_pre_hook(note, with_kwargs=True) for block in blocks):
+        yield calls
+
+
+@contextmanager
+def _read(block: nn.Module, hessian: bool) -> Iterator[dict[str, Inputs]]:
+    """What the layers of a block read in the ``with`` block; layers that read the same tensor share the sum."""
+    inputs: dict[str, Inputs] = {}
+    last: list[Any] = [None, None]
+
+    def noting(name: str, linear: nn.Linear) -> Callable[..., None]:
+        def note(_: nn.Module, given: tuple[torch.Tensor]) -> None:
+            if given[0] is last[0]:
+                inputs[name] = last[1]
+                return
+            if name not in inputs:
+                inputs[name] = Inputs(linear.in_features, hessian, given[0].device)
+            inputs[name].add(given[0])
+            last[:] = given[0], inputs[name]
+
+        return note
+
+    with _hooked(linear.register_forward_pre_hook(noting(name, linear)) for name, linear in linears(block).items()):
+        yield inputs
+
+
+@contextmanager
+def _hooked(handles: Iterator[Any]) -> Iterator[None]:
+    with ExitStack() as held:
+        for handle in handles:
+            held.callback(handle.remove)
+        yield
