@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import workbook
 from workbook import backbones, checks, evaluation, probes
-from workbook.checks import anchor, causal2vec, compare, lens, llm2vec, nv_embed
+from workbook.checks import anchor, causal2vec, compare, compress, lens, llm2vec, nv_embed
 from workbook.data.curation import mine
 from workbook.errors import InvalidValueError
 from workbook.modules import Lexicon
@@ -744,5 +744,71 @@ def test_the_exercises_of_notebook_07_are_what_the_library_computes(capsys):
 @pytest.mark.parametrize(("check", "right"), [(compare.exercise_1, on_front), (compare.exercise_2, added)])
 @pytest.mark.parametrize("spoil", SPOILS)
 def test_spoilt_answers_of_notebook_07(check, right, spoil):
+    """As for the solutions of every notebook."""
+    assert "not yet." in check_said(check, [spoil(right)])
+
+
+# The exercises of notebook 09
+
+
+def of_wanda(weight, inputs):
+    return weight.abs() * inputs.norm(dim=0)
+
+
+def as_int8(weight, scales=None):
+    scales = weight.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / 127 if scales is None else scales
+    return (weight / scales).round().clamp(-127, 127) * scales
+
+
+@pytest.mark.parametrize(
+    ("check", "right", "wrong"),
+    [
+        (
+            compress.exercise_1,
+            of_wanda,
+            {
+                "magnitude": lambda w, x: w.abs(),
+                "signed": lambda w, x: w * x.norm(dim=0),
+                "mean magnitude": lambda w, x: w.abs() * x.abs().mean(dim=0),
+                "root mean square": lambda w, x: w.abs() * x.square().mean(dim=0).sqrt(),
+                "squared norm": lambda w, x: w.abs() * x.square().sum(dim=0),
+                "one norm": lambda w, x: w.abs() * x.norm(),
+                "of tokens": lambda w, x: w.abs() * x.norm(dim=1)[0],
+                "sum": lambda w, x: w.abs() * x.sum(dim=0).abs(),
+                "largest": lambda w, x: w.abs() * x.abs().amax(dim=0),
+            },
+        ),
+        (
+            compress.exercise_2,
+            as_int8,
+            {
+                "one scale": lambda w: as_int8(w, w.abs().max() / 127),
+                "of columns": lambda w: as_int8(w, w.abs().amax(dim=0, keepdim=True).clamp(min=1e-12) / 127),
+                "128 steps": lambda w: as_int8(w, w.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / 128),
+                "zero over zero": lambda w: as_int8(w, w.abs().amax(dim=1, keepdim=True) / 127),
+                "signed maximum": lambda w: as_int8(w, w.amax(dim=1, keepdim=True).clamp(min=1e-12) / 127),
+                "cut": lambda w: (w / (s := w.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / 127)).trunc() * s,
+                "integers": lambda w: (w / (w.abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / 127)).round(),
+                "as it is": lambda w: w,
+                "shifted": lambda w: (
+                    (
+                        (w - (low := w.amin(dim=1, keepdim=True)))
+                        / (s := (w.amax(dim=1, keepdim=True) - low).clamp(min=1e-12) / 255)
+                    ).round()
+                    * s
+                    + low
+                ),
+            },
+        ),
+    ],
+    ids=["of_wanda", "as_int8"],
+)
+def test_exercises_of_notebook_09(capsys, check, right, wrong):
+    reject(capsys, check, right, wrong)
+
+
+@pytest.mark.parametrize(("check", "right"), [(compress.exercise_1, of_wanda), (compress.exercise_2, as_int8)])
+@pytest.mark.parametrize("spoil", SPOILS)
+def test_spoilt_answers_of_notebook_09(check, right, spoil):
     """As for the solutions of every notebook."""
     assert "not yet." in check_said(check, [spoil(right)])

@@ -36,7 +36,7 @@ def test_each_objective_trains_as_in_float32(own, monkeypatch, objective, size, 
     one = stage(own, objective, steps=4, learning_rate=3e-3, adapter=adapter, options=options)
 
     def history(**place):
-        return trained(one, model=tiny_for(objective, **place)).history
+        return trained(one, model=tiny_for(objective, **place), teacher=tiny_for(objective, **place)).history
 
     wanted = history()
     monkeypatch.setenv("WORKBOOK_CACHE", str(cache_path("other")))  # a kept stage is for any device

@@ -4,6 +4,7 @@ import itertools
 import math
 import random
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -403,3 +404,38 @@ def test_intervals_and_detectable_effects_are_students():
 )
 def test_as_text(estimate, sign, text):
     assert estimate.format(sign) == text
+
+
+def test_a_mean_pairs_each_part_with_its_own():
+    """Two parts that lie far apart: their spread is in neither the difference nor its error."""
+    rng = np.random.default_rng(0)
+    base = {part: level + rng.normal(size=200) for part, level in (("low", -50), ("high", 50))}
+
+    def quantity(gain):
+        return Quantity.mean(
+            {
+                part: Quantity({seed: {task: Outcomes.of_values(values + gain + 0.01 * seed, range(200))
+                                       for task in ("a", "b")} for seed in range(3)})
+                for part, values in base.items()
+            }
+        )  # fmt: skip
+
+    one, other = quantity(1.0), quantity(0.0)
+    found = effect({"one": 1, "other": -1}, {"one": one, "other": other})
+    assert found.value == pytest.approx(1.0)
+    assert found.error < 1e-9
+    assert effect({"it": 1}, {"it": other}).value == pytest.approx(np.mean([*base.values()]) + 0.01)
+    assert [*one.on(["b"]).by_seed[0]] == ["low: b", "high: b"]
+    with pytest.raises(MissingDataError, match="outcomes of c"):
+        one.on(["a", "c"])
+
+
+def test_a_mean_says_why_one_of_its_parts_can_not_be_tested():
+    parts = {name: Quantity.of_values([1.0, 2.0]) for name in ("a", "b")}
+    spoilt = replace(parts["b"], why="It did not learn.", caveat="One seed.")
+    made = Quantity.mean(parts | {"b": spoilt})
+    assert (made.why, made.caveat, made.trained) == ("It did not learn.", "One seed.", False)
+    apart = {name: Quantity({seed: one.by_seed[0]}) for seed, (name, one) in enumerate(parts.items())}
+    for wrong in ({}, apart):
+        with pytest.raises(InvalidValueError, match="share a seed"):
+            Quantity.mean(wrong)

@@ -17,6 +17,7 @@ from training_tools import (
     differing,
     recipe_of,
     stage,
+    tiny,
     tiny_for,
     trained,
     without_dropout,
@@ -25,6 +26,7 @@ from training_tools import (
 
 from workbook.files import ROOT
 from workbook.objectives import OBJECTIVES
+from workbook.training.recipe import Adapter
 
 
 def together(folder, stages, launcher, caches, program="train_together.py", *given):
@@ -110,6 +112,7 @@ def test_two_processes_train_as_one(own, tmp_path, monkeypatch):
         "reconstruction": stage(even, "reconstruction", **head),
         "halves": stage(even, "reconstruction", accumulation=2, **head),
         "llama2vec": stage(even, "llama2vec", **head),
+        "states": stage(even, "state-distillation", steps=6, adapter=Adapter(keep_zeros=True)),
         "mntp": stage(even, "mntp", steps=6, **ALL_MASKED),
     }
     (ran,) = together(tmp_path, stages, ["--standalone", "--nproc_per_node", 2], caches=["two"])
@@ -123,7 +126,7 @@ def test_two_processes_train_as_one(own, tmp_path, monkeypatch):
     assert {one.objective for one in stages.values()} == {*OBJECTIVES}
     for name, one in stages.items():
         with without_dropout(monkeypatch):
-            alone = trained(one, model=tiny_for(one.objective))
+            alone = trained(one, model=tiny_for(one.objective), teacher=tiny())
         # AdamW divides by the size of a gradient: where that is next to nothing, what is left is rounding.
         assert differing(load_file(tmp_path / f"{name}.safetensors"), alone.model, 1e-4) == [], name
         assert differing(alone.model, tiny_for(one.objective), 1e-3), name

@@ -61,10 +61,10 @@ def main(stages, folder):
     said = {"ended": seen_at_the_end(pytest.MonkeyPatch())}
     for name, stage in stages.items():
         with steps_counted(pytest.MonkeyPatch(), stop_at=5), pytest.raises(StoppedError):
-            trained(stage, model=tiny_for(stage.objective), save_every=2)
+            trained(stage, model=tiny_for(stage.objective), teacher=tiny(), save_every=2)
         for attempt in ("resumed", "again"):
             with steps_counted(pytest.MonkeyPatch()) as steps:
-                done = trained(stage, model=tiny_for(stage.objective), save_every=2)
+                done = trained(stage, model=tiny_for(stage.objective), teacher=tiny(), save_every=2)
             said[f"{name} {attempt}"] = [*steps], sha256(weights(done.model).values()), [*done.history["tokens"]]
         said["processes"] = PartialState().num_processes
         if PartialState().is_main_process:

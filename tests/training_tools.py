@@ -27,6 +27,7 @@ OPTIONS = {
     "contrastive": {"temperature": 0.1},
     "reconstruction": {"alpha": 0.2},
     "gritlm": {"temperature": 0.1},
+    "state-distillation": {"temperature": 0.1},
 }
 """Of the objectives whose defaults do not suit so little data."""
 

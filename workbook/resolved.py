@@ -17,6 +17,7 @@ from pydantic import BaseModel
 _LATENT = {"mlp_ratio": 4, "train_dictionary": True}
 
 ADDED_LATER: dict[str, dict[str, Any]] = {
+    "Adapter": {"keep_zeros": False},
     "Chain": {"prefix_cache": False},
     "Stage": {"mixed": False, "frozen": False},
     "latent_attention pooling": _LATENT,

@@ -140,16 +140,47 @@ class Quantity:
         """
         return cls.of(Outcomes.of_values(values, range(len(values)) if texts is None else texts), caveat)
 
+    @classmethod
+    def mean(cls, parts: Mapping[str, Quantity]) -> Self:
+        """The mean of several, such as of one criterion over three patterns of pruning.
+
+        Compared with another mean of the same names, each part is paired with its own.
+
+        Args:
+            parts: Quantities by name, all trained or none; of seeds, those that all have.
+
+        Raises:
+            InvalidValueError: None, or no seed that all were trained with.
+        """
+        seeds = set.intersection(*(set(one.by_seed) for one in parts.values())) if parts else set()
+        if not seeds:
+            raise InvalidValueError(
+                "parts", "quantities that share a seed", {n: [*q.by_seed] for n, q in parts.items()}
+            )
+        by_seed = {
+            seed: {f"{name}: {task}": o for name, one in parts.items() for task, o in one.by_seed[seed].items()}
+            for seed in sorted(seeds)
+        }
+        said = [
+            " ".join(dict.fromkeys(filter(None, words)))
+            for words in zip(*((q.why, q.caveat) for q in parts.values()), strict=True)
+        ]
+        return cls(by_seed, any(one.trained for one in parts.values()), *said)
+
     def on(self, tasks: Sequence[str]) -> Self:
-        """The same on some of its tasks.
+        """The same on some of its tasks; of a :meth:`mean`, on these of each part.
 
         Raises:
             MissingDataError: One of them was not measured.
         """
+        found = {}
         for seed, outcomes in self.by_seed.items():
-            if absent := [task for task in tasks if task not in outcomes]:
+            plain = {name: name.rpartition(": ")[2] for name in outcomes}
+            if absent := [task for task in tasks if task not in plain.values()]:
                 raise MissingDataError(f"Expected outcomes of {', '.join(absent)}, found none for seed {seed}.")
-        return replace(self, by_seed={seed: {task: o[task] for task in tasks} for seed, o in self.by_seed.items()})
+            order = sorted((name for name, task in plain.items() if task in tasks), key=lambda n: tasks.index(plain[n]))
+            found[seed] = {name: outcomes[name] for name in order}
+        return replace(self, by_seed=found)
 
 
 def effect(

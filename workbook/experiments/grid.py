@@ -54,6 +54,9 @@ class Variant:
         hybrid_weight: Weight of the other variant's cosine in that hybrid.
         start_from: Another variant, trained with the same seed before this one, which starts from its decoder.
         start_seed: The seed of ``start_from`` in place of the same one, so that all seeds start from one decoder.
+        compressed: What is done to the model before its own stages: functions of `workbook.compress` by name, with
+            their options, such as ``{"prune": {"how": "wanda", "sparsity": "2:4"}}``. Where a stage learns from a
+            teacher's states, the teacher is the first model of ``start_from``, before any compression.
     """
 
     name: str
@@ -65,6 +68,12 @@ class Variant:
     hybrid_weight: float = 1.0
     start_from: Variant | None = None
     start_seed: int | None = None
+    compressed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def seeded(self) -> bool:
+        """True if a seed changes it: something trains, it or what it starts from."""
+        return bool(self.stages) or (self.start_seed is None and self.start_from is not None and self.start_from.seeded)
 
     def trained_by(self, scale: str, backbone: str) -> Recipe:
         """Its recipe at a scale.
@@ -95,7 +104,7 @@ class Variant:
     def train(
         self, seed: int, scale: str, backbone: str, evaluator: Evaluator | None = None, progress: bool | None = None
     ) -> Trained:
-        """Build it, on the decoder of ``start_from`` if there is one, and train it.
+        """Build it, on the decoder of ``start_from`` if there is one, compress it, and train it.
 
         Args:
             seed: Of data order, masks, dropout and new weights.
@@ -104,15 +113,25 @@ class Variant:
             evaluator: A measurement while the last stage trains.
             progress: See :func:`workbook.training.train`.
         """
-        from .. import training
+        from .. import objectives, training
 
         start: Any = backbone
         if self.start_from:
             start = self.start_from.train(self.starts_at(seed), scale, backbone, progress=progress).model
             start[0].attention = self.chain(scale, backbone).attention
         model = self.chain(scale, backbone).build(start, seed)
-        recipe = self.trained_by(scale, backbone)
-        return training.train(model, recipe, seed=seed, evaluator=evaluator, progress=progress)
+        for name, options in self.compressed.items():
+            from .. import compress
+
+            model = getattr(compress, name)(model, **options)
+        recipe, teacher = self.trained_by(scale, backbone), None
+        if self.start_from and any(objectives.get(stage.objective).states for stage in recipe.stages):
+            teacher = self._whole().train(seed, scale, backbone, progress=progress).model
+        return training.train(model, recipe, seed=seed, teacher=teacher, evaluator=evaluator, progress=progress)
+
+    def _whole(self) -> Variant:
+        """The variant that the chain of ``start_from`` begins with."""
+        return self.start_from._whole() if self.start_from else self
 
     def starts_at(self, seed: int) -> int:
         """The seed of ``start_from`` where this one has a seed."""
@@ -126,7 +145,7 @@ class Experiment:
     Attributes:
         name: Begins with the number of its notebook, such as ``02_stages``; a draft has any other name.
         description: One line.
-        variants: The rows; those that are not trained are measured once, whatever the seeds.
+        variants: The rows; those that no seed changes are measured once.
         sizes: Function of the training's scale that returns the sizes of evaluation.
         measure: Function of the trained model and the sizes that returns tidy rows. None for a curve alone.
         evaluator: Function of the sizes that returns the measurement while the last stage trains. None for no curve.
@@ -176,7 +195,7 @@ class Experiment:
         """
         chosen = [self.variant(name) for name in names] or list(self.variants)
         seeds = list(seeds)
-        return [(variant, seed) for seed in seeds for variant in chosen if variant.stages or seed == seeds[0]]
+        return [(variant, seed) for seed in seeds for variant in chosen if variant.seeded or seed == seeds[0]]
 
     def run(self, variant: Variant, seed: int, scale: str, backbone: str, progress: bool | None = None) -> pd.DataFrame:
         """Train and measure one cell.
@@ -265,13 +284,15 @@ class Experiment:
             "sizes": resolved(sizes) | {"name": None, "candidates": CANDIDATES},
             "evaluator": [evaluator.name, evaluator.every] if evaluator else None,
             "losses": self.losses,
-            "seed": seed if variant.stages else None,
+            "seed": seed if variant.seeded else None,
         }
         if teachers := teachers_sha256(recipe.stages):
             content["teachers"] = teachers
         if variant.hybrid_with:
             other = self.fingerprint(variant.hybrid_with, seed, scale, backbone)
             content["hybrid_with"] = [other, variant.hybrid_weight]
+        if variant.compressed:
+            content["compressed"] = resolved(variant.compressed)
         if variant.start_from:
             at = variant.starts_at(seed)
             content["start_from"] = self.fingerprint(variant.start_from, at, scale, backbone)

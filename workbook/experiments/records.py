@@ -247,7 +247,7 @@ class Record:
             made.get((*cell, place)) or Outcomes.none(score, reasons[cell] or "It has no outcomes by item.")
             for cell, place, score in zip(_cells(frame), places, scores, strict=True)
         ]
-        untrained = {variant.name for variant in self.experiment.variants if not variant.stages}
+        untrained = {variant.name for variant in self.experiment.variants if not variant.seeded}
         current = {(cell["variant"], cell["seed"]) for cell in cells if self._is_current(cell)}
         return frame.assign(
             outcomes=pd.Series(found, frame.index, dtype=object),

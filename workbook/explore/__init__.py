@@ -1,5 +1,6 @@
 """Explorers: interactive where a person can type and choose, a table in batch runs."""
 
+from .compress import CompressionExplorer
 from .dictionary import DictionaryLab
 from .methods import MethodExplorer
 from .negatives import NegativesExplorer
@@ -7,6 +8,7 @@ from .single import AnchorExplorer, Explorer, LatentExplorer, LexiconExplorer, P
 
 __all__ = [
     "AnchorExplorer",
+    "CompressionExplorer",
     "DictionaryLab",
     "Explorer",
     "LatentExplorer",

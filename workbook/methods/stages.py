@@ -103,7 +103,9 @@ def fitted(recipe: Recipe, scale: str, backbone: str) -> Recipe:
 
 def _fitted(stage: Stage, backbone: str, memory: int) -> Stage:
     columns = COLUMNS.get(stage.objective, 2 + (stage.negatives or 0))
-    cached = stage.objective not in ("mntp", "reconstruction", "llama2vec") and stage.options.get("in_batch", True)
+    cached = stage.objective not in ("mntp", "reconstruction", "llama2vec", "state-distillation") and stage.options.get(
+        "in_batch", True
+    )
     for checkpointing in (stage.gradient_checkpointing, True):
         stage = stage.model_copy(update={"gradient_checkpointing": checkpointing})
         if memory_needed(stage, backbone, stage.batch_size * columns) <= _FREE * memory:

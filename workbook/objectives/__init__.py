@@ -7,9 +7,10 @@ from .gritlm import GritLM
 from .head import next_token_loss
 from .mntp import MNTP, mask_tokens
 from .reconstruction import LLaMA2Vec, Reconstruction
+from .states import StateDistillation
 
 OBJECTIVES: dict[str, type[Objective]] = {
-    kind.name: kind for kind in (MNTP, SimCSE, Contrastive, Reconstruction, LLaMA2Vec, GritLM)
+    kind.name: kind for kind in (MNTP, SimCSE, Contrastive, Reconstruction, LLaMA2Vec, GritLM, StateDistillation)
 }
 """Objectives by the name that a stage uses."""
 
@@ -22,6 +23,7 @@ __all__ = [
     "Objective",
     "Reconstruction",
     "SimCSE",
+    "StateDistillation",
     "get",
     "mask_tokens",
     "next_token_loss",

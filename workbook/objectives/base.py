@@ -49,6 +49,7 @@ class Objective(nn.Module):
         reads: ``pairs`` (query, positive and hard negatives), ``texts``, or ``chunks`` of running text.
         hard_negatives: Whether it uses the hard negatives of pairs; otherwise they are left out.
         teacher: Whether it learns from a teacher's scores, given as the labels of a batch.
+        states: Whether it learns from the states of another model, which it is made with as ``teacher``.
         attention: The attention that the decoder must have, or None for either.
         own_attention: Whether it gives passes an attention of their own (``features | {"attention": ...}``). Flash
             attention takes no mask for that: where it was chosen, such a stage trains in sdpa.
@@ -68,6 +69,7 @@ class Objective(nn.Module):
     reads: ClassVar[Literal["pairs", "texts", "chunks"]] = "pairs"
     hard_negatives: ClassVar[bool] = False
     teacher: ClassVar[bool] = False
+    states: ClassVar[bool] = False
     attention: ClassVar[str | None] = None
     own_attention: ClassVar[bool] = False
     drops: ClassVar[bool] = False
@@ -142,17 +144,21 @@ class Objective(nn.Module):
         if "pooling_mask" not in columns[0]:
             return [self.model(dict(column))["sentence_embedding"] for column in columns]
         rows = [len(column["attention_mask"]) for column in columns]
-        return list(self.model(_joined(columns))["sentence_embedding"].split(rows))
+        return list(self.model(joined(columns))["sentence_embedding"].split(rows))
 
     def get_config_dict(self) -> dict[str, Any]:
         """The options of the loss, for the model card."""
         return self.options.model_dump()
 
 
-def _joined(columns: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """All rows of some columns, one after the other, padded on the right with masked zeros."""
-    joined = {}
+def joined(columns: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """All rows of some columns, one after the other, padded on the right with masked zeros.
+
+    Args:
+        columns: Outputs of ``model.preprocess``.
+    """
+    rows = {}
     for name in columns[0]:
         width = max(column[name].shape[1] for column in columns)
-        joined[name] = torch.cat([pad(column[name], (0, width - column[name].shape[1])) for column in columns])
-    return joined
+        rows[name] = torch.cat([pad(column[name], (0, width - column[name].shape[1])) for column in columns])
+    return rows

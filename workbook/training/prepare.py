@@ -16,7 +16,9 @@ from ..attention import MASKED
 from ..errors import InvalidValueError, UnknownNameError
 from ..files import write_checksums
 from ..objectives import get, set_attention_dropout
-from .states import read_once
+from ..resolved import digest, resolved_options
+from .masked import MaskedLora, masked
+from .states import read_once, weights_sha256
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -113,6 +115,8 @@ def _adapted(transformer: nn.Module, adapter: Adapter, targets: list[str] | str,
         lora_dropout=adapter.dropout,
         target_modules=targets,
     )
+    if adapter.keep_zeros:
+        masked(config)
     device = transformer.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
@@ -124,16 +128,23 @@ def save_adapters(model: SentenceTransformer, folder: Path) -> None:
 
     Args:
         model: A model within :func:`prepared`.
-        folder: Gets nothing if no adapters train.
+        folder: Gets nothing if no adapters train, or if they keep zeros: those are no adapters to others.
     """
     for name in model[0].adapted:
-        if isinstance(adapted := getattr(model[0], name), peft.PeftModel):
+        adapted = getattr(model[0], name)
+        if isinstance(adapted, peft.PeftModel) and not any(isinstance(one, MaskedLora) for one in adapted.modules()):
             # An adapter has no embeddings, and peft would ask the Hub whether they were resized.
             adapted.save_pretrained(str(folder / name), save_embedding_layers=False)
             write_checksums(folder / name, ("*.safetensors", "*.json"))
 
 
-def check(model: SentenceTransformer, stage: Stage, data: TrainingData, rows: int) -> None:
+def check(
+    model: SentenceTransformer,
+    stage: Stage,
+    data: TrainingData,
+    rows: int,
+    teacher: SentenceTransformer | None = None,
+) -> None:
     """Refuse a stage that would fail, before anything trains; the model is left as it was.
 
     Args:
@@ -141,6 +152,7 @@ def check(model: SentenceTransformer, stage: Stage, data: TrainingData, rows: in
         stage: The stage; its objective is made and dropped, its adapter targets are looked up.
         data: One text of each data set, column and instruction is laid out at the stage's ``max_length``.
         rows: Rows of a micro-batch, over all devices.
+        teacher: For an objective that learns from the states of another model.
 
     Raises:
         UnknownNameError: No such objective, option or choice, or an adapter for a layer that the decoder does not have.
@@ -161,7 +173,7 @@ def check(model: SentenceTransformer, stage: Stage, data: TrainingData, rows: in
             raise UnknownNameError("adapter target", target, sorted(linear))
     kind = get(stage.objective)
     try:
-        loss = kind(model, **kind.stand_ins(model), **stage.options)
+        loss = kind(model, **kind.stand_ins(model), **stage.options, **({"teacher": teacher} if kind.states else {}))
     finally:
         set_attention_dropout(decoder, 0.0)
     if stage.teacher and (not kind.teacher or any(d.num_columns < 3 for d in data.datasets.values())):
@@ -182,3 +194,14 @@ def check(model: SentenceTransformer, stage: Stage, data: TrainingData, rows: in
             module.encode_texts([text], instruction)
     finally:
         module.max_length = length
+
+
+def fingerprint(model: SentenceTransformer) -> str:
+    """Hex sha256 of a model as trainings start from it: weights, settings, and the names of what is frozen.
+
+    Args:
+        model: A chain that begins with a Decoder.
+    """
+    frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
+    settings = [resolved_options(type(module).__name__, module.get_config_dict()) for module in list(model)[1:]]
+    return digest([weights_sha256(model), [model[0].resolved(), settings, frozen]])

@@ -50,6 +50,8 @@ class Adapter(BaseModel):
         alpha: The update is scaled by alpha / rank.
         dropout: Dropout before the adapters; expensive on a CPU.
         targets: Names of the linear layers that get one.
+        keep_zeros: Whether weights that are zero stay zero, as a pruned model needs it; see
+            :class:`~.masked.MaskedLora`.
 
     Source: Hu et al. 2022; rank 16 and alpha 32 throughout LLM2Vec (appendices D.1 and G.2).
     """
@@ -60,6 +62,7 @@ class Adapter(BaseModel):
     alpha: PositiveFloat = 32.0
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     targets: Annotated[tuple[str, ...], Field(min_length=1)] = ("q_proj", "k_proj", "v_proj", "o_proj")
+    keep_zeros: bool = False
 
 
 class Stage(BaseModel):

@@ -13,10 +13,9 @@ import pandas as pd
 from ..errors import InvalidValueError, whole
 from ..modules import Decoder
 from ..modules.card import card_of
-from ..resolved import digest, resolved_options
 from .devices import take_device
+from .prepare import fingerprint
 from .stage import StageRun, check_reports, versions
-from .states import weights_sha256
 from .teacher import teachers_sha256
 
 if TYPE_CHECKING:
@@ -59,6 +58,7 @@ def train(
     progress: bool | None = None,
     report_to: Sequence[str] = (),
     logs: Path | None = None,
+    teacher: SentenceTransformer | None = None,
 ) -> Trained:
     """Train a model, in place, by a recipe.
 
@@ -77,6 +77,8 @@ def train(
         progress: Whether to show a bar with the loss; None for in a terminal and in a notebook.
         report_to: Names from :data:`~.stage.REPORTS`: experiment trackers that get the loss of every step.
         logs: Folder for TensorBoard's files; None for the cache.
+        teacher: The model whose states an objective learns from, such as
+            :class:`~workbook.objectives.StateDistillation`; stages without such an objective don't read it.
 
     Raises:
         InvalidValueError: A model that does not begin with a Decoder, or training data, options or a batch that can't
@@ -88,7 +90,7 @@ def train(
     """
     return Training(
         model, recipe, seed=seed, data=data, evaluator=evaluator, save_every=save_every, progress=progress,
-        report_to=report_to, logs=logs,
+        report_to=report_to, logs=logs, teacher=teacher,
     ).run()  # fmt: skip
 
 
@@ -96,7 +98,7 @@ class Training:
     """A training that can begin: every stage was checked and has read its data.
 
     Args:
-        model, recipe, seed, data, evaluator, save_every, progress, report_to, logs: See :func:`train`.
+        model, recipe, seed, data, evaluator, save_every, progress, report_to, logs, teacher: See :func:`train`.
 
     Raises:
         InvalidValueError, UnknownNameError: As :func:`train`.
@@ -119,6 +121,7 @@ class Training:
         progress: bool | None = None,
         report_to: Sequence[str] = (),
         logs: Path | None = None,
+        teacher: SentenceTransformer | None = None,
     ):
         if not isinstance(next(iter(model), None), Decoder):
             first = type(next(iter(model), None)).__name__
@@ -132,12 +135,13 @@ class Training:
         logger.info("training is on %s", self.processes.device)
         self.model, self.recipe, self.seed = model, recipe, seed
         self.stages = []
-        key = start = digest([weights_sha256(model), _described(model)])
+        key = start = fingerprint(model)
         for stage in recipe.stages:
             if stage.name in own:
                 stage = stage.model_copy(update={"data": own[stage.name]})
             evaluated = evaluator if stage.name == recipe.stages[-1].name else None
-            self.stages.append(StageRun(model, stage, key, seed, evaluated, save_every, progress, report_to, logs))
+            given = (evaluated, save_every, progress, report_to, logs, teacher)
+            self.stages.append(StageRun(model, stage, key, seed, *given))
             key = self.stages[-1].key
         self.surroundings = {"model": start, "versions": versions(), "teachers": teachers_sha256(recipe.stages)}
 
@@ -163,10 +167,3 @@ class Training:
             pd.concat(curve, ignore_index=True) if curve else empty.iloc[:, [0, 1, 5, 6]],
             manifest,
         )
-
-
-def _described(model: SentenceTransformer) -> list[Any]:
-    """What decides a training besides the weights: the modules' settings, and the names of what is frozen."""
-    frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
-    settings = [resolved_options(type(module).__name__, module.get_config_dict()) for module in list(model)[1:]]
-    return [model[0].resolved(), settings, frozen]

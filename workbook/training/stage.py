@@ -29,7 +29,7 @@ from ..files import CHECKSUMS, atomic_folder, cache_path, is_whole, locked, veri
 from ..objectives import get as get_objective
 from ..resolved import digest
 from .devices import check_disk, check_memory, shared, told_of_memory
-from .prepare import check, prepared, save_adapters
+from .prepare import check, fingerprint, prepared, save_adapters
 from .progress import Progress
 from .recipe import HALF
 from .teacher import TaughtCollator, Teacher, is_reranker, teachers_sha256
@@ -63,7 +63,7 @@ class StageRun:
     """One stage of a training, checked: what would make it fail is refused here, before anything trains.
 
     Args:
-        model, seed, evaluator, save_every, progress, report_to, logs: See :func:`~.run.train`.
+        model, seed, evaluator, save_every, progress, report_to, logs, teacher: See :func:`~.run.train`.
         stage: The stage.
         start: Content key of the weights that it starts from.
 
@@ -82,9 +82,11 @@ class StageRun:
         progress: bool | None,
         report_to: Sequence[str] = (),
         logs: Path | None = None,
+        teacher: SentenceTransformer | None = None,
     ):
         self.model, self.stage, self.seed, self.evaluator, self.progress = model, stage, seed, evaluator, progress
         self.report_to, self.logs = list(report_to), logs
+        self.teacher = teacher if get_objective(stage.objective).states else None
         self.save_every = save_every or max(min(5, stage.steps), stage.steps // 10)
         with _named(stage):
             described = stage.resolved()
@@ -92,7 +94,7 @@ class StageRun:
                 is_reranker(stage.teacher)  # refuses what is not a teacher; a cached stage needs no more of it
             self.data = training_data.load(**stage.reading(), tokenizer=model[0].tokenizer)
             self.rows = _micro_batch(stage, self.data)
-            check(model, stage, self.data, self.rows)
+            check(model, stage, self.data, self.rows, self.teacher)
         self.content = {
             "start": start,
             "stage": described,
@@ -104,6 +106,8 @@ class StageRun:
         }
         if teachers := teachers_sha256([stage]):
             self.content["teachers"] = teachers
+        if self.teacher is not None:
+            self.content["teacher"] = fingerprint(self.teacher)
         self.dtype = model[0].decoder.dtype
         if self.dtype is not torch.float32:
             self.content["half"] = HALF
@@ -130,7 +134,8 @@ class StageRun:
                 stack.enter_context(locked(f"stage-{self.work.name}"))
             processes.wait_for_everyone()  # all look into the cache when nobody writes there any more
             stack.enter_context(prepared(self.model, self.stage, self.seed))
-            loss = get_objective(self.stage.objective)(self.model, **self.stage.options)
+            own = {} if self.teacher is None else {"teacher": self.teacher}
+            loss = get_objective(self.stage.objective)(self.model, **own, **self.stage.options)
             record = self._kept(loss)
             said = "not in the cache, is trained" if record is None else "from the cache"
             logger.info("stage %s: %s", self.stage.name, said)

@@ -1,0 +1,132 @@
+"""The grid of notebook 09 on a tiny backbone: what starts from what, and what its records are known by."""
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from torch import nn
+from training_tools import differing
+
+from workbook import methods
+from workbook.experiments import Experiment, get
+from workbook.experiments.compress import (
+    CRITERIA,
+    FORMS,
+    GRID,
+    HALF,
+    LABELS,
+    PATTERNS,
+    SCALED,
+    STATES,
+    WHOLE,
+    judged_quantities,
+    name,
+)  # fmt: skip
+from workbook.papers import claims
+from workbook.training import Recipe
+
+PLACE = {"seed": 0, "scale": "quick", "backbone": "tiny-llama"}
+
+
+def roomy(variant):
+    """The variant and what it starts from with longer texts: a token a byte, the instruction alone is 88."""
+    made = variant.recipe or methods.get(variant.method).recipe
+
+    def longer(scale, backbone):
+        return Recipe(stages=tuple(one.model_copy(update={"max_length": 160}) for one in made(scale, backbone).stages))
+
+    return replace(variant, recipe=longer, start_from=variant.start_from and roomy(variant.start_from))
+
+
+def zeros(model):
+    layers = {place: one for place, one in model[0].decoder.named_modules() if isinstance(one, nn.Linear)}
+    return {place: one.weight == 0 for place, one in layers.items()}
+
+
+def test_the_grid_has_what_the_tables_have():
+    names = [variant.name for variant in GRID.variants]
+    assert len(names) == len({*names}) == 1 + 9 + 1 + 9 + 3 + 2 + 9 + 3 + 3 + 3
+    for pattern in PATTERNS:
+        for how in CRITERIA:
+            assert {name(how, pattern), name(how, pattern, LABELS)} <= {*names}
+        assert {name("sparsegpt", pattern, by, form) for by in (STATES,) for form in ("", *FORMS)} <= {*names}
+    assert get("09_compress") is GRID
+    assert all(variant.seeded for variant in GRID.variants)
+    assert len(GRID.cells([0, 1])) == 2 * len(names)
+
+
+def test_a_pruned_variant_is_the_pruned_model_and_retraining_keeps_its_zeros():
+    whole, pruned, states = (
+        roomy(GRID.variant(one)).train(progress=False, **PLACE).model
+        for one in (WHOLE, name("magnitude", "2:4"), name("magnitude", "2:4", LABELS))
+    )
+    assert differing(whole, pruned)
+    before = zeros(pruned)
+    assert all(float(one.float().mean()) >= 0.5 for one in before.values())
+    assert all(bool((one | ~before[place]).all()) for place, one in zeros(states).items())
+    assert differing(states, pruned)
+
+
+def test_half_of_the_layers_and_eight_bits():
+    half = roomy(GRID.variant(name(HALF, retrained=LABELS))).train(progress=False, **PLACE).model
+    whole = roomy(GRID.variant(name(WHOLE, form="INT8")))
+    whole = replace(whole, compressed={"quantize": {"how": "rtn", "form": "int8"}}).train(progress=False, **PLACE).model
+    assert 2 * len(half[0].decoder.layers) == len(whole[0].decoder.layers)
+    assert {str(one.dtype) for key, one in whole.state_dict().items() if "q_proj.weight" in key} == {"torch.int8"}
+
+
+def test_states_are_learnt_from_the_model_before_pruning(monkeypatch):
+    from workbook import training
+
+    seen, train = [], training.train
+
+    def spied(model, recipe, **options):
+        seen.append((len(recipe.stages), options.get("teacher")))
+        return train(model, recipe, **options)
+
+    monkeypatch.setattr(training, "train", spied)
+    variant = roomy(GRID.variant(name("sparsegpt", "2:4", STATES)))
+    start = replace(variant.start_from, compressed={"prune": {"how": "magnitude", "sparsity": "2:4"}})
+    replace(variant, start_from=start).train(progress=False, **PLACE)
+    (teacher,) = [one for _, one in seen if one is not None]
+    assert not any(one.any() for one in zeros(teacher).values())
+
+
+def test_a_record_is_known_by_how_it_was_compressed():
+    variant = GRID.variant(name("wanda", "2:4"))
+    others = [
+        replace(variant, compressed={"prune": {"how": "wanda", "sparsity": "4:8"}}),
+        replace(variant, compressed={}),
+        replace(variant, start_from=replace(variant.start_from, stages=())),
+    ]
+    draft = Experiment("draft", "A draft", (variant,))
+    found = {draft.fingerprint(one, 0, "quick", "tiny-llama") for one in (variant, *others)}
+    assert len(found) == 4
+
+
+def test_every_claim_has_its_quantities():
+    """By their names, from rows of every variant; without some, only what they are about is absent."""
+    from workbook.evaluation.outcomes import Outcomes
+
+    rows = pd.DataFrame(
+        [
+            {"source": "recorded", "variant": variant.name, "seed": seed, "metric": metric, "task": task,
+             "trained": True, "score": 1.0, "outcomes": Outcomes.of_values([1.0, 2.0, 3.0], "abc")}
+            for variant in GRID.variants for seed in (0, 1)
+            for metric, task in (("loss", "held-out pairs"), ("score", "DocsRetrieval"))
+        ]
+    )  # fmt: skip
+    named = {one for claim in claims.load().values() if claim.notebook == "09_compress" for one in claim.names()}
+    assert named <= {*judged_quantities(rows)}
+    assert not any(one.why for one in judged_quantities(rows).values())
+    worse = rows.assign(score=rows["score"] + 9 * ((rows["metric"] == "loss") & (rows["variant"] == WHOLE)))
+    assert all(one.why for key, one in judged_quantities(worse).items() if not key.startswith("smaller"))
+    fewer = rows[rows["variant"] != name("wanda", "4:8")]
+    assert named - {*judged_quantities(fewer)} == {"wanda", "pruned_48"}
+
+
+@pytest.mark.parametrize("by", [LABELS, STATES, SCALED])
+def test_every_recipe_of_the_grid_holds_at_every_scale(by):
+    for scale in ("quick", "cpu", "night", "gpu", "paper"):
+        (stage,) = GRID.variant(name("sparsegpt", "2:4", by)).trained_by(scale, "tiny-llama").stages
+        assert stage.adapter.keep_zeros

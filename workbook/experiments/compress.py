@@ -1,0 +1,126 @@
+"""The experiments of notebook 09: an embedder pruned, retrained and quantized, beside one of half the layers.
+
+All start from one model: causal mean pooling, trained on pairs. It is pruned by three criteria in three patterns,
+retrained with labels or with its own states before pruning too, and its weights are rounded to eight bits. The paper's
+text puts the rounding before the retraining; its table 8 begins with the scores that table 7 ends with, and so do we.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..evaluation.effects import Quantity
+from ..methods import retraining
+from .compare import learned, quantities
+from .grid import SUITES, Experiment, Variant
+from .suite import smaller, suites_and_loss
+
+CRITERIA = ("magnitude", "wanda", "sparsegpt")
+PATTERNS = {"2:4": "2:4", "4:8": "4:8", "unstructured": 0.5}
+"""Patterns of half the weights, with their names in the library."""
+
+FORMS = {"INT8": "int8", "E4M3": "e4m3", "E5M2": "e5m2"}
+"""Forms of eight bits in the published tables, with their names in the library."""
+
+WHOLE, HALF = "uncompressed", "half the layers"
+LABELS, STATES, SCALED = "labels", "labels and states", "labels and scaled states"
+_RECIPES = {LABELS: retraining.recipe, STATES: retraining.with_states, SCALED: retraining.with_scaled_states}
+
+
+def name(model: str, pattern: str = "", retrained: str = "", form: str = "") -> str:
+    """Name of a variant.
+
+    Args:
+        model: :data:`WHOLE`, :data:`HALF`, or a criterion.
+        pattern: A key of :data:`PATTERNS`, for a criterion.
+        retrained: ``labels``, ``labels and states``, or ``labels and scaled states``.
+        form: A key of :data:`FORMS`.
+    """
+    return ", ".join(filter(None, [f"{model} {pattern}".strip(), retrained, form]))
+
+
+def _retrained(start: Variant, by: str) -> Variant:
+    return Variant(f"{start.name}, {by}", "mean", ("retraining",), recipe=_RECIPES[by], start_from=start)
+
+
+def _quantized(start: Variant) -> list[Variant]:
+    return [
+        Variant(f"{start.name}, {form}", "mean", start_from=start, compressed={"quantize": {"how": "gptq", "form": it}})
+        for form, it in FORMS.items()
+    ]
+
+
+_whole = Variant(WHOLE, "mean", ("contrastive",))
+_pruned = {
+    (how, pattern): Variant(
+        name(how, pattern), "mean", start_from=_whole, compressed={"prune": {"how": how, "sparsity": sparsity}}
+    )
+    for how in CRITERIA
+    for pattern, sparsity in PATTERNS.items()
+}
+_labels = {key: _retrained(one, LABELS) for key, one in _pruned.items()}
+_states = {pattern: _retrained(_pruned["sparsegpt", pattern], STATES) for pattern in PATTERNS}
+_scaled = {pattern: _retrained(_pruned["sparsegpt", pattern], SCALED) for pattern in PATTERNS}
+# As many weights that are not zero as half of each layer's; trained like the model that is pruned, and as long.
+_half = Variant(HALF, "mean", ("contrastive",), start_from=Variant("", "mean"), compressed={"smaller": {"layers": 0.5}})
+_half_longer = _retrained(_half, LABELS)
+
+GRID = Experiment(
+    name="09_compress",
+    description="Pruned by three criteria in three patterns, retrained, quantized; half the layers: suites and loss",
+    variants=(
+        _whole,
+        *_pruned.values(),
+        _retrained(_whole, LABELS),
+        *_labels.values(),
+        *_states.values(),
+        _half,
+        _half_longer,
+        *(one for pattern in PATTERNS for one in _quantized(_states[pattern])),
+        *_quantized(_half_longer),
+        *_quantized(_whole),
+        *_scaled.values(),
+    ),
+    sizes=smaller,
+    measure=suites_and_loss,
+    inputs=SUITES,
+    rerun_variants=(WHOLE, name("sparsegpt", "2:4")),
+)
+EXPERIMENTS = (GRID,)
+
+
+def judged_quantities(rows) -> dict[str, Quantity]:
+    """What the claims of appendix A are about, by the names in their rules.
+
+    Nothing is tested if the uncompressed model did not learn, or half of its layers where they are compared. A pruned
+    model that lost what it had learnt is a result and is tested.
+
+    Args:
+        rows: As from ``Run.experiment``.
+    """
+    learning = learned(rows[rows["metric"] == "loss"])
+    said = {one: learning.get(HALF if one.startswith(HALF) else WHOLE, "") for one in rows["variant"].unique()}
+    scores, patterns = rows[rows["metric"] == "score"], [*PATTERNS]
+
+    def mean(variants: Mapping[str, str]) -> dict[str, Quantity]:
+        return quantities(scores, variants, learning=said)
+
+    def over(variants: Mapping[str, str]) -> Quantity | None:
+        found = mean(variants)
+        return Quantity.mean(found) if len(found) == len(variants) else None
+
+    short = {"2:4": "24", "4:8": "48", "unstructured": "unstructured"}
+    made: dict[str, Quantity | None] = {}
+    for how in CRITERIA:
+        made[how] = over({pattern: name(how, pattern) for pattern in patterns})
+        made[f"{how}_retrained"] = over({pattern: name(how, pattern, LABELS) for pattern in patterns})
+    for pattern, ending in short.items():
+        made[f"pruned_{ending}"] = over({how: name(how, pattern) for how in CRITERIA})
+        made[f"retrained_{ending}"] = over({how: name(how, pattern, LABELS) for how in CRITERIA})
+    for form in ("", *FORMS):
+        ending = f"_{form.lower()}" if form else ""
+        made[f"compressed{ending}"] = over({p: name("sparsegpt", p, STATES, form) for p in patterns})
+    single = {f"{what}_{short[p]}": name("sparsegpt", p, by)
+              for p in patterns for what, by in (("labels", LABELS), ("states", STATES))}  # fmt: skip
+    single |= {"smaller": name(HALF, retrained=LABELS), "smaller_int8": name(HALF, retrained=LABELS, form="INT8")}
+    return {key: one for key, one in made.items() if one is not None} | mean(single)
