@@ -209,7 +209,9 @@ def test_bad_models_and_texts(tiny, call, message):
 
 
 def test_another_pooling_is_named(tiny):
-    with pytest.raises(InvalidValueError, match=r"a LatentAttention with latents, got \['Decoder', 'Pooling'\]. Build it"):
+    with pytest.raises(
+        InvalidValueError, match=r"a LatentAttention with latents, got \['Decoder', 'Pooling'\]. Build it"
+    ):
         probes.latent_attention(tiny(pooling="mean", pooling_options={}), TEXTS)
 
 
