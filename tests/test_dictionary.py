@@ -2,17 +2,21 @@
 
 import ipywidgets as widgets
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from training_tools import stage, tiny, trained
 
 from workbook import build, experiments, probes
 from workbook.errors import InvalidValueError, UnknownNameError
+from workbook.evaluation.run import cut_to
 from workbook.experiments import dictionary
+from workbook.experiments.suite import held_out_loss
 from workbook.explore import DictionaryLab
 from workbook.modules import LatentAttention
 from workbook.modules.attention_pooling import PUBLISHED, from_published
 from workbook.scale import SCALES
+from workbook.training import Trained
 
 TEXTS = ["Rain is due tonight.", "The bakery opens at six.", "Her bicycle has a flat tyre.", "Copper conducts heat."]
 ONE = "A storm is on its way."
@@ -252,6 +256,36 @@ def test_every_scale_trains_the_pooling_alone(scale):
     (one,) = variant.trained_by(scale, "smollm2-135m").stages
     assert (one.frozen, one.adapter, one.compiled) == (True, None, False)
     assert [one.name for one in dictionary.DECODER.trained_by(scale, "smollm2-135m").stages] == ["contrastive"]
+
+
+def test_a_cell_holds_what_the_instruments_say(model, docs, own):
+    """On a small model; the look-up, dead latents and losses are found a second time."""
+    sizes = SCALES["quick"].model_copy(update={"probe_texts": 3, "max_length": 300})
+    built = build("mean", model, pooling="latent_attention", attention="bidirectional", template="nv-embed",
+                  pooling_options={"latents": 6, "heads": 2, "head_dimension": 8})  # fmt: skip
+    history = pd.DataFrame({"learning_rate": [0.1, 0.2, 0.3]})
+    rows = dictionary.inside(built, Trained(model, history, pd.DataFrame(), {}), sizes).set_index(["metric", "task"])
+    texts = docs.split("test")["document"].head(3).tolist()
+    count = sum(p.numel() for p in model[1].parameters())
+    assert rows.loc["parameters", "score"].tolist() == [count, count]
+    moved = rows.loc["movement", "score"]
+    assert moved["bound"] == pytest.approx(0.5)
+    assert (moved["relative"], moved["largest"]) == probes.movement(built[1], model[1])
+    with cut_to(model, 300):
+        for when, one in (("before", built), ("after", model)):
+            spread = rows.loc[("perplexity", when)].sort_values("head")["score"]
+            np.testing.assert_allclose(spread, probes.perplexity(one, texts), rtol=1e-4)
+            dead = probes.dead(probes.latent_attention(one, texts))
+            assert rows.loc[("dead", when), "score"].item() == pytest.approx(100 * dead.mean())
+        silenced = rows.loc["silenced"]
+        assert silenced.index.value_counts().to_dict() == {"latent": 8, "head": 2, "all": 1}
+        most = silenced.loc["latent"].iloc[0]
+        with model[1].silenced([(int(most["head"]), int(most["latent"]))]):
+            again = held_out_loss(model, batches=1)
+    np.testing.assert_allclose(most["outcomes"].values, again.values, rtol=1e-3, atol=1e-4)
+    assert (most["score"], most["items"]) == (pytest.approx(again.score, rel=1e-3), 32)
+    without = dictionary.inside(built, Trained(build("mean", "tiny-llama"), history, pd.DataFrame(), {}), sizes)
+    assert without["metric"].tolist() == ["parameters", "parameters"]
 
 
 def test_all_seeds_start_from_one_decoder():
