@@ -230,6 +230,8 @@ def load_decoder(
     import torch
     from transformers import AutoModel, AutoModelForCausalLM
 
+    from . import quantized  # noqa: F401  # so that transformers can load what was quantized
+
     chosen = capability(device)
     if name in CARRIED and CARRIED[name].kind == "encoder":
         decoders = [key for key, model in CARRIED.items() if model.kind == "decoder"]
@@ -382,8 +384,6 @@ def from_folder(factory: Any, folder: Path, **options: Any) -> PreTrainedModel:
         DamagedFileError: Weights that are absent or have other shapes. For other errors see :func:`loading`.
     """
     from transformers.utils import logging
-
-    from . import quantized  # noqa: F401 - says how transformers loads decoders with weights of eight bits
 
     told = logging.get_verbosity()
     logging.set_verbosity_error()  # what its report says in thirty lines is said below in one

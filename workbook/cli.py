@@ -466,61 +466,6 @@ def evaluate(
 
 
 @app.command()
-def compress(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Folder of a saved model, a method (untrained), or a Hub id.")
-    ],
-    how: Annotated[
-        str,
-        typer.Option(help="Criterion of pruning (magnitude, wanda, sparsegpt), or rounding alone (rtn, gptq)."),
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the model, absent or empty.")],
-    sparsity: Annotated[
-        str | None,
-        typer.Option(help="Of pruning: 2:4, 4:8, or the share of weights that go, such as 0.5; by default 2:4."),
-    ] = None,
-    form: Annotated[
-        str | None,
-        typer.Option(help="Eight bits of a weight: int8, e4m3 or e5m2. What is pruned is rounded by GPTQ."),
-    ] = None,
-    backbone: Annotated[
-        str | None, typer.Option(help="Backbone of a method: carried model, folder or Hub id; by default smollm2-135m.")
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="Device; the best one if not given.")] = None,
-) -> None:
-    """Prune a model's weights, or store them in eight bits, or both, without training.
-
-    Only the linear layers in the decoder's blocks change. Calibration reads texts of the docs corpus for training.
-    """
-    from transformers.utils import logging as transformers_logging
-
-    from . import compress, embedders
-    from .files import atomic_folder, is_empty
-
-    transformers_logging.disable_progress_bar()
-    pruned = how not in compress.ROUNDINGS
-    if sparsity and not pruned:
-        raise InvalidValueError("--sparsity", f"a criterion with --how, one of {[*compress.CRITERIA]}", how)
-    if output.exists() and not (output.is_dir() and is_empty(output)):
-        raise OutputError(f"Expected an absent or empty folder, got {output}. Choose another with --output.")
-    small = whole = embedders.load(model, backbone=backbone, device=device).model
-    if pruned:
-        small = compress.prune(small, how, _plain(sparsity or "2:4"))
-    if form or not pruned:
-        small = compress.quantize(small, "gptq" if pruned else how, form or "int8")
-    with atomic_folder(output) as folder:
-        small.save(str(folder))
-    before, after = compress.report(whole), compress.report(small)
-    for what, table in (("before", before), ("after", after)):
-        zeros = (table["zeros"] * table["rows"] * table["columns"]).sum() / (table["rows"] * table["columns"]).sum()
-        print(
-            f"{what:<6}  {table['bytes'].sum():>13,} bytes in {len(table)} linear layers of "
-            f"{table['block'].nunique()} blocks, {zeros:.1%} zeros, {', '.join(table['dtype'].unique())}"
-        )
-    print(f"Model: {output}")
-
-
-@app.command()
 def doctor() -> None:
     """Print what is installed, which models are available, which device is used, and whether the notebooks can run."""
     from . import doctor

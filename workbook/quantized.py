@@ -1,149 +1,171 @@
-"""Linear layers whose weights are stored in eight bits, and loading them through transformers."""
+"""Linear layers whose weights are stored in 8 bits, and how transformers loads a decoder that has them.
+
+Such a decoder's ``config.json`` has ``quantization_config``, with ``quant_method`` ``workbook`` and the format.
+Importing this module registers the method with transformers, which then makes the layers before it reads the weights.
+
+Why not a library: compressed-tensors 0.20 has int8 and E4M3, but no E5M2, and its layers come through schemes and
+observers made for activations that are quantized too. What is stored here is a matrix of codes and a scale per row.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
+import torch.nn.functional as F
 from torch import nn
-from torch.nn.functional import linear
 from transformers import PreTrainedModel
-from transformers.quantizers import HfQuantizer, register_quantization_config, register_quantizer
+from transformers.quantizers import HfQuantizer
+from transformers.quantizers.auto import register_quantization_config, register_quantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from .errors import InvalidValueError
+from .errors import UnknownNameError
 
 FORMATS = {"int8": torch.int8, "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
-"""Eight-bit forms of a weight by name: whole numbers from -127 to 127, and floats of 4 or 5 bits of exponent."""
+"""Dtypes of the formats by name. ``e4m3`` has 4 bits of exponent and 3 of mantissa, ``e5m2`` 5 and 2."""
+METHOD = "workbook"
+"""Name of the method of quantization in a decoder's configuration."""
 
-LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""Names of the linear layers of a decoder's blocks."""
 
-_METHOD = "workbook_rows"
+def dtype_of(form: str) -> torch.dtype:
+    """The dtype of a format.
+
+    Args:
+        form: One of :data:`FORMATS`.
+
+    Raises:
+        UnknownNameError: No such format.
+    """
+    if form not in FORMATS:
+        raise UnknownNameError("format", form, FORMATS)
+    return FORMATS[form]
+
+
+class Quantized(NamedTuple):
+    """A matrix in 8 bits: a row's weights are its codes times its scale.
+
+    Attributes:
+        codes: (rows, columns), of a dtype of :data:`FORMATS`.
+        scale: float32 (rows, 1), positive.
+    """
+
+    codes: torch.Tensor
+    scale: torch.Tensor
+
+    def dequantized(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """The weights (rows, columns) in that dtype."""
+        return self.codes.to(dtype) * self.scale.to(dtype)
 
 
 class QuantizedLinear(nn.Module):
-    """A linear layer with eight-bit weights and one scale for each of its rows, for inference.
+    """A linear layer that stores its weight in 8 bits and computes in the dtype of its input.
 
-    A weight is its stored value times the scale of its row, and becomes one of the input's dtype in each pass, so this
-    saves memory, not time. The stored tensors have the names that compressed-tensors gives them. That package has of
-    eight-bit floats E4M3 alone; torchao has all three forms, but rounds by itself, so that it can't keep what GPTQ
-    chose, and its tensors are saved only by a model that transformers quantized as it loaded it.
+    The weight is dequantized in each forward pass: it saves memory and disk, not time, and needs no 8-bit products,
+    which many devices lack. Whatever dtype the model is moved to, codes and scale keep their own.
 
     Args:
-        weight: (rows, columns), of a dtype in :data:`FORMATS`.
-        scale: float32 (rows, 1).
-        bias: (rows,), or None.
+        columns: Width of the input.
+        rows: Width of the output.
+        bias: Whether there is a bias.
+        form: One of :data:`FORMATS`.
     """
 
-    def __init__(self, weight: torch.Tensor, scale: torch.Tensor, bias: nn.Parameter | None = None):
+    def __init__(self, columns: int, rows: int, bias: bool, form: str):
         super().__init__()
-        self.out_features, self.in_features = weight.shape
-        self.register_buffer("weight", weight)
-        self.register_buffer("weight_scale", scale)
-        self.register_parameter("bias", bias)
+        self.in_features, self.out_features = columns, rows
+        self.register_buffer("weight", torch.zeros(rows, columns).to(dtype_of(form)))
+        self.register_buffer("scale", torch.ones(rows, 1, dtype=torch.float32))
+        self.bias = nn.Parameter(torch.zeros(rows)) if bias else None
 
-    def dequantized(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """The weights as numbers, (rows, columns).
+    @classmethod
+    def of(cls, linear: nn.Linear, made: Quantized, form: str) -> Self:
+        """The layer with another's bias and a quantized weight.
 
         Args:
-            dtype: A floating-point dtype.
+            linear: The other.
+            made: Its weight, quantized.
+            form: Format of the codes.
         """
-        return (self.weight.to(torch.float32) * self.weight_scale).to(dtype)
+        layer = cls(linear.in_features, linear.out_features, False, form)
+        layer.weight, layer.scale, layer.bias = made.codes, made.scale, linear.bias
+        return layer.train(linear.training)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """Output (.., rows) of an input (.., columns), in its dtype."""
-        return linear(states, self.dequantized(states.dtype), self.bias)
+        """States (.., columns) to (.., rows).
 
-    def extra_repr(self) -> str:
-        """Its sizes and dtype, for the printed model."""
-        return f"{self.in_features}, {self.out_features}, {self.weight.dtype}, bias={self.bias is not None}"
+        Args:
+            states: Of a floating-point dtype, which the result has too.
+        """
+        return F.linear(states, Quantized(self.weight, self.scale).dequantized(states.dtype), self.bias)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
-        stored = {name: value for name, value in self._buffers.items()}
+        # A cast of the model is one of all floating-point tensors, float8 too. As integers they are moved and not cast.
+        kept = {name: (self._buffers[name].dtype, whole) for name, whole in _WHOLE.items()}
+        for name, (_, as_whole) in kept.items():
+            self._buffers[name] = self._buffers[name].view(as_whole)
         super()._apply(fn, recurse)
-        for name, before in stored.items():  # another dtype is for what is computed, not for what is stored
-            if self._buffers[name].dtype != before.dtype:
-                self._buffers[name] = before.to(self._buffers[name].device)
+        for name, (dtype, _) in kept.items():
+            self._buffers[name] = self._buffers[name].view(dtype)
         return self
 
+    def extra_repr(self) -> str:
+        """Widths and format, for printing the model."""
+        return f"in_features={self.in_features}, out_features={self.out_features}, weight={self.weight.dtype}"
 
-def check_form(form: str, device: torch.device | str) -> None:
-    """Refuse a form that the device can't store or read.
 
-    Args:
-        form: A name of :data:`FORMATS`.
-        device: A torch device.
-
-    Raises:
-        InvalidValueError: It can't.
-    """
-    try:
-        torch.zeros(1, device=device).to(FORMATS[form]).to(torch.float32)
-    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise InvalidValueError(
-            "form", f"one that the device {device} has", form, f"Put the model on another device. ({reason})"
-        ) from error
+_WHOLE = {"weight": torch.int8, "scale": torch.int32}
 
 
 def mark(decoder: PreTrainedModel, form: str) -> None:
-    """Note in a decoder's configuration that its blocks are quantized, so that it is saved and loaded as it is.
+    """Note in a decoder whose layers were quantized how it is stored, so that it is saved and loaded that way.
 
     Args:
-        decoder: A transformers decoder whose linear layers are :class:`QuantizedLinear`.
-        form: A name of :data:`FORMATS`.
+        decoder: The decoder.
+        form: The format.
     """
-    config = RowsConfig(form)
-    decoder.config.quantization_config = config
-    decoder.hf_quantizer = RowsQuantizer(config)
-    decoder.is_quantized, decoder.quantization_method = True, _METHOD
+    decoder.config.quantization_config = Config(form=form)
+    decoder.hf_quantizer = Quantizer(decoder.config.quantization_config)
+    decoder.is_quantized, decoder.quantization_method = True, METHOD
 
 
-@register_quantization_config(_METHOD)
-class RowsConfig(QuantizationConfigMixin):
-    """What config.json says of a quantized decoder.
+def is_quantized(decoder: PreTrainedModel) -> bool:
+    """Whether layers of a decoder are stored in 8 bits or fewer, by this library or another."""
+    return getattr(decoder.config, "quantization_config", None) is not None
+
+
+@register_quantization_config(METHOD)
+class Config(QuantizationConfigMixin):
+    """How a decoder's linear layers are stored.
 
     Args:
-        form: A name of :data:`FORMATS`.
-        **kwargs: Ignored.
+        form: One of :data:`FORMATS`.
+        **_: What transformers adds when it reads a configuration.
     """
 
-    def __init__(self, form: str, **kwargs: Any):
-        self.quant_method = _METHOD
-        self.form = form
+    def __init__(self, form: str = "int8", **_: Any):
+        self.quant_method, self.form = METHOD, form
+        dtype_of(form)
 
 
-@register_quantizer(_METHOD)
-class RowsQuantizer(HfQuantizer):
-    """Loads a decoder whose blocks' linear layers are :class:`QuantizedLinear`; transformers calls its methods."""
+@register_quantizer(METHOD)
+class Quantizer(HfQuantizer):
+    """Makes the layers of a decoder that is loaded; transformers then reads their codes and scales."""
 
     requires_calibration = True
 
-    def get_new_dtype(self, *args: Any) -> None:
-        """Nothing is cast as it is read: of a float alone can't be seen whether it is a scale."""
-
-    def _process_model_before_weight_loading(self, model: PreTrainedModel, **kwargs: Any) -> PreTrainedModel:
-        for name, layer in [*model.named_modules()]:
-            parent, _, leaf = name.rpartition(".")
-            if leaf in LINEAR and isinstance(layer, nn.Linear):
-                with torch.device("meta"):
-                    weight = torch.empty(layer.weight.shape, dtype=FORMATS[self.quantization_config.form])
-                    made = QuantizedLinear(weight, torch.empty(len(weight), 1), layer.bias)
-                setattr(model.get_submodule(parent), leaf, made)
-        return model
-
-    def _process_model_after_weight_loading(self, model: PreTrainedModel, **kwargs: Any) -> PreTrainedModel:
-        for weights in model.parameters():  # rotary frequencies are no weights and stay in float32
-            weights.data = weights.data.to(model.config.dtype)
-        return model
+    def _process_model_before_weight_loading(self, model: PreTrainedModel, **kwargs: Any) -> None:
+        form = self.quantization_config.form
+        for block in model.get_decoder().layers:
+            for name, linear in [(n, m) for n, m in block.named_modules() if isinstance(m, nn.Linear)]:
+                layer = QuantizedLinear(linear.in_features, linear.out_features, linear.bias is not None, form)
+                block.set_submodule(name, layer)
 
     def is_serializable(self) -> bool:
-        """It is: its tensors are saved as they are."""
+        """True: codes and scales are saved as they are."""
         return True
 
     @property
     def is_trainable(self) -> bool:
-        """It is not: weights of eight bits have no gradient."""
+        """False: codes have no gradient."""
         return False

@@ -1,28 +1,20 @@
-"""Compression after training: pruned weights, weights in eight bits, fewer blocks, and what they cost.
+"""Compression of a trained embedder: pruning, quantization, and the smaller model that they compete with.
 
-The appendix of NV-Embed compresses its embedder so, and compares it with smaller models.
+Only the linear layers of the decoder's blocks are compressed; embeddings, norms, heads and encoders stay as they are.
+
+Source: NV-Embed, appendix A.
 """
 
-from ..quantized import FORMATS, QuantizedLinear
-from .matrices import (
-    CRITERIA,
-    PATTERNS,
-    ROUNDINGS,
-    gptq,
-    magnitude,
-    mask,
-    round_to_nearest,
-    sparsegpt,
-    wanda,
-)
-from .measured import disk_bytes, drift, report, sensitivity
-from .models import prune, quantize, smaller
+from ..quantized import FORMATS, Quantized, QuantizedLinear
+from .matrices import PATTERNS, gptq, magnitude, mask, round_to_nearest, sparsegpt, wanda
+from .models import CRITERIA, ROUNDINGS, disk_bytes, drift, prune, quantize, report, sensitivity, smaller
 
 __all__ = [
     "CRITERIA",
     "FORMATS",
     "PATTERNS",
     "ROUNDINGS",
+    "Quantized",
     "QuantizedLinear",
     "disk_bytes",
     "drift",

@@ -1,195 +1,192 @@
-"""Calibration: what goes into each linear layer of a decoder's blocks, one block after the other."""
+"""What a decoder's linear layers read when texts pass, block by block, with the blocks before already compressed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
-from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import batch_to_device
 from torch import nn
 
-from ..corpora.docs import load_docs
 from ..errors import InvalidValueError
 from ..modules import Decoder
-from ..quantized import LINEAR, QuantizedLinear
+from ..precision import without_autocast
+from ..quantized import QuantizedLinear
 
-_BATCH = 32
-_COLUMNS_OF_A_TEXT = 12  # of the widest layer: texts of the docs corpus have some 50 tokens
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+TEXTS = 128
+"""Calibration texts by default, as many as in the papers' experiments."""
+LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The layers of a block that are compressed."""
 
 
-class Block(NamedTuple):
-    """A block of a decoder, ready to be compressed.
+class Inputs:
+    """What a linear layer reads, summed over tokens.
+
+    Args:
+        columns: Width of the input.
+        hessian: Whether to sum X X^T, or only the squares of each feature.
+        device: Where to.
 
     Attributes:
-        index: Its number, from 0.
-        layers: Its linear layers by their names in the decoder.
-        inputs: By the same names, of the inputs over all calibration tokens: X X^T, float32 (columns, columns), or its
-            diagonal (columns,); empty without calibration.
+        tokens: Number of tokens seen.
     """
 
-    index: int
-    layers: dict[str, nn.Linear | QuantizedLinear]
-    inputs: dict[str, torch.Tensor]
+    def __init__(self, columns: int, hessian: bool, device: torch.device):
+        shape = (columns, columns) if hessian else (columns,)
+        self._sum = torch.zeros(shape, device=device)
+        self.tokens = 0
 
-    def of(self, name: str) -> list[torch.Tensor]:
-        """What there is of the inputs of a layer: one tensor, or none.
+    def add(self, states: torch.Tensor) -> None:
+        """Add states (.., columns), all of real tokens."""
+        flat = states.detach().reshape(-1, states.shape[-1]).float()
+        self._sum += flat.T @ flat if self._sum.ndim == 2 else flat.square().sum(dim=0)
+        self.tokens += len(flat)
+
+    @property
+    def norms(self) -> torch.Tensor:
+        """Euclidean norm of each feature over the tokens, float32 (columns,)."""
+        return (self._sum.diagonal() if self._sum.ndim == 2 else self._sum).sqrt()
+
+    @property
+    def hessian(self) -> torch.Tensor:
+        """X X^T over the number of tokens, float32 (columns, columns)."""
+        return self._sum / max(self.tokens, 1)
+
+
+def linears(block: nn.Module) -> dict[str, nn.Linear | QuantizedLinear]:
+    """The layers of a block that are compressed, by their name in it.
+
+    Args:
+        block: A block of a decoder.
+    """
+    return {
+        name: part
+        for name, part in block.named_modules()
+        if name.rpartition(".")[2] in LINEARS and isinstance(part, nn.Linear | QuantizedLinear)
+    }
+
+
+def default_texts() -> list[str]:
+    """Documents of the docs corpus, of its split ``train`` alone; its ids are hashes, so they come in random order."""
+    from ..corpora.docs import load_docs
+
+    return load_docs().split("train").sort_values("id")["document"].head(TEXTS).tolist()
+
+
+class Calibration:
+    """The texts on their way through a model's decoder, held in front of its next block.
+
+    Each text is read alone, laid out by the model's own template, so that there is no padding.
+
+    Args:
+        model: A model whose first module is a Decoder.
+        texts: Strings.
+        instruction: The bare instruction, or None.
+
+    Raises:
+        InvalidValueError: No texts, or one that can't be read.
+    """
+
+    def __init__(self, model: SentenceTransformer, texts: Sequence[str], instruction: str | None = None):
+        if isinstance(texts, str) or len(texts) == 0:
+            raise InvalidValueError("texts", "at least one, in a list", texts)
+        module: Decoder = model[0]
+        self._blocks = list(module.decoder.layers)
+        self._states: list[torch.Tensor] = []
+        self._options: list[list[dict[str, Any]]] = []
+        with torch.no_grad(), without_autocast(model.device):
+            for text in texts:
+                features = batch_to_device(module.preprocess([text], prompt=instruction), model.device)
+                with _seen(self._blocks) as calls:
+                    module(features)
+                self._states.append(calls[0][0])
+                self._options.append([options for _, options in calls])
+        self.tokens = sum(states.shape[:-1].numel() for states in self._states)
+
+    def require(self, columns: int, criterion: str) -> None:
+        """Refuse fewer tokens than a Hessian has columns: it would be singular.
 
         Args:
-            name: The layer's.
+            columns: Width of the widest layer.
+            criterion: Name of the method, for the error.
+
+        Raises:
+            InvalidValueError: There are fewer.
         """
-        return [self.inputs[name]] if name in self.inputs else []
+        if self.tokens < columns:
+            raise InvalidValueError(
+                "texts", f"at least {columns:,} tokens for {criterion}, one a column of the widest layer",
+                f"{self.tokens:,} tokens", "Give more or longer texts.",
+            )  # fmt: skip
+
+    @torch.no_grad()
+    def blocks(self, hessian: bool) -> Iterator[tuple[int, nn.Module, dict[str, Inputs]]]:
+        """Each block with what its layers read; it may be changed before the next is asked for, and then counts so.
+
+        Args:
+            hessian: Whether to sum X X^T, which takes columns squared, or only the norms.
+
+        Yields:
+            Number of the block, the block, and what its layers read, by the names of :func:`linears`.
+        """
+        for number, block in enumerate(self._blocks):
+            with _read(block, hessian) as inputs:
+                self._pass(number, block)
+            yield number, block, inputs
+            self._states = self._pass(number, block)
+
+    def _pass(self, number: int, block: nn.Module) -> list[torch.Tensor]:
+        made = []
+        for states, options in zip(self._states, self._options, strict=True):
+            with without_autocast(states.device):
+                out = block(states, **options[number])
+            made.append(out[0] if isinstance(out, tuple) else out)
+        return made
 
 
-def decoder_of(model: SentenceTransformer) -> Decoder:
-    """The decoder of a model, whose blocks are what is compressed.
+@contextmanager
+def _seen(blocks: list[nn.Module]) -> Iterator[list[tuple[torch.Tensor, dict[str, Any]]]]:
+    """States and options with which each block is called in the ``with`` block."""
+    calls = []
 
-    Args:
-        model: A SentenceTransformer.
-
-    Raises:
-        InvalidValueError: Its first module is no decoder of this library, or one whose blocks have other layers.
-    """
-    first = next(iter(model), None) if isinstance(model, SentenceTransformer) else None
-    if not isinstance(first, Decoder):
-        hint = "workbook.build makes one; workbook.modules.load_embedder loads one."
-        got = type(model).__name__ if first is None else f"one that begins with {type(first).__name__}"
-        raise InvalidValueError("model", "a SentenceTransformer that begins with this library's Decoder", got, hint)
-    if not all(set(LINEAR) <= {name.rpartition(".")[2] for name in one} for one in layers_of(first)):
-        got = type(first.decoder).__name__
-        raise InvalidValueError("model", f"a decoder whose blocks have the layers {', '.join(LINEAR)}", got)
-    return first
-
-
-def layers_of(decoder: Decoder) -> list[dict[str, nn.Linear | QuantizedLinear]]:
-    """The linear layers of each block by their names in the decoder.
-
-    Args:
-        decoder: The first module of a model.
-    """
-    return [
-        {
-            f"layers.{index}.{name}": layer
-            for name, layer in block.named_modules()
-            if name.rpartition(".")[2] in LINEAR and isinstance(layer, nn.Linear | QuantizedLinear)
-        }
-        for index, block in enumerate(getattr(decoder.decoder, "layers", [nn.Module()]))
-    ]
-
-
-@torch.no_grad()
-def blocks(
-    decoder: Decoder, texts: Sequence[str] | None, instruction: str | None, *, needs: str = ""
-) -> Iterator[Block]:
-    """The blocks of a decoder in their order, each with what goes into its layers.
-
-    While a block is out, its weights can be changed; what goes into the next one is computed behind them.
-
-    Args:
-        decoder: The first module of a model, in evaluation mode.
-        texts: Calibration texts, read through the decoder's own template; None for :func:`default_texts`.
-        instruction: The bare task instruction in front of each text, or None.
-        needs: ``hessian`` for X X^T, ``norms`` for its diagonal, or nothing, in which case no text is read.
-
-    Raises:
-        InvalidValueError: No texts, what is no text, or with ``hessian`` fewer tokens than columns of a layer.
-
-    Source: SparseGPT, section 3.3, and its published code.
-    """
-    layers = layers_of(decoder)
-    if not needs:
-        yield from (Block(index, one, {}) for index, one in enumerate(layers))
-        return
-    columns = max(layer.in_features for one in layers for layer in one.values())
-    if texts is None:
-        texts = default_texts(columns)
-    if isinstance(texts, str) or not isinstance(texts, Sequence) or not texts:
-        raise InvalidValueError("texts", "a list of calibration texts", texts)
-    passes = _passes(decoder, list(texts), instruction)
-    tokens = sum(int(one.real.sum()) for one in passes)
-    if needs == "hessian" and tokens < columns:
-        raise InvalidValueError(
-            "texts", f"at least {columns} tokens, as many as the widest layer has columns", f"{tokens} tokens",
-            "Give more calibration texts.",
-        )  # fmt: skip
-    for index, own in enumerate(layers):
-        block = decoder.decoder.layers[index]
-        yield Block(index, own, _inputs(block, index, own, passes, needs))
-        for one in passes if index + 1 < len(layers) else ():
-            one.states = one.through(block, index)
-
-
-def default_texts(columns: int) -> list[str]:
-    """Documents of the docs corpus' split for training: 128, or more where a layer has over 1536 columns.
-
-    Args:
-        columns: Of the widest layer.
-    """
-    return (
-        load_docs().split("train").sort_values("id")["document"].head(max(128, columns // _COLUMNS_OF_A_TEXT)).tolist()
-    )
-
-
-class _Pass:
-    """One pass of the decoder over a batch: the states so far, which of them are real, and what else blocks get."""
-
-    def __init__(self, real: torch.Tensor | None):
-        self.real, self.states = real, None
-        self.options: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-
-    def through(self, block: nn.Module, index: int) -> torch.Tensor:
-        positional, named = self.options[index]
-        made = block(self.states, *positional, **named)
-        return made[0] if isinstance(made, tuple) else made
-
-
-def _passes(decoder: Decoder, texts: list[str], instruction: str | None) -> list[_Pass]:
-    """The passes of the decoder over all texts, with the states that go into the first block."""
-    passes: list[_Pass] = []
-
-    def begin(module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        passes.append(_Pass(options["attention_mask"]))
-
-    def enter(module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def note(_: nn.Module, given: tuple, options: dict[str, Any]) -> None:
         options = dict(options)
-        states, *others = args or (options.pop("hidden_states"),)
-        if passes[-1].states is None:
-            real, passes[-1].states = passes[-1].real, states
-            passes[-1].real = torch.ones(states.shape[:2], device=states.device).bool() if real is None else real.bool()
-        passes[-1].options.append((tuple(others), options))
+        calls.append((given[0] if given else options.pop("hidden_states"), options))
 
-    hooks = [decoder.decoder.register_forward_pre_hook(begin, with_kwargs=True)]
-    hooks += [block.register_forward_pre_hook(enter, with_kwargs=True) for block in decoder.decoder.layers]
-    try:
-        ordered = sorted(texts, key=lambda text: len(text) if isinstance(text, str) else 0)  # little is padding
-        for start in range(0, len(ordered), _BATCH):
-            features = decoder.preprocess(ordered[start : start + _BATCH], instruction)
-            decoder(batch_to_device(features, decoder.decoder.device))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return passes
+    with _hooked(block.register_forward_pre_hook(note, with_kwargs=True) for block in blocks):
+        yield calls
 
 
-def _inputs(
-    block: nn.Module, index: int, layers: dict[str, nn.Module], passes: list[_Pass], needs: str
-) -> dict[str, torch.Tensor]:
-    """Of what goes into each layer of a block, X X^T or its diagonal, over all real tokens."""
-    sums: dict[str, torch.Tensor | float] = dict.fromkeys(layers, 0.0)
+@contextmanager
+def _read(block: nn.Module, hessian: bool) -> Iterator[dict[str, Inputs]]:
+    """What the layers of a block read in the ``with`` block; layers that read the same tensor share the sum."""
+    inputs: dict[str, Inputs] = {}
+    last: list[Any] = [None, None]
 
-    def add(module: nn.Module, args: tuple[torch.Tensor, ...], *, name: str, real: torch.Tensor) -> None:
-        read = args[0][real].float()  # (tokens, columns)
-        sums[name] = sums[name] + (read.T @ read if needs == "hessian" else read.square().sum(dim=0))
+    def noting(name: str, linear: nn.Linear) -> Callable[..., None]:
+        def note(_: nn.Module, given: tuple[torch.Tensor]) -> None:
+            if given[0] is last[0]:
+                inputs[name] = last[1]
+                return
+            if name not in inputs:
+                inputs[name] = Inputs(linear.in_features, hessian, given[0].device)
+            inputs[name].add(given[0])
+            last[:] = given[0], inputs[name]
 
-    for one in passes:
-        hooks = [
-            layer.register_forward_pre_hook(partial(add, name=name, real=one.real)) for name, layer in layers.items()
-        ]
-        try:
-            one.through(block, index)
-        finally:
-            for hook in hooks:
-                hook.remove()
-    return sums
+        return note
+
+    with _hooked(linear.register_forward_pre_hook(noting(name, linear)) for name, linear in linears(block).items()):
+        yield inputs
+
+
+@contextmanager
+def _hooked(handles: Iterator[Any]) -> Iterator[None]:
+    with ExitStack() as held:
+        for handle in handles:
+            held.callback(handle.remove)
+        yield

@@ -1,253 +1,272 @@
-"""Pruning and rounding of one weight matrix: magnitude, Wanda, SparseGPT, rounding to nearest, GPTQ."""
+"""Pruning and rounding of one weight matrix: the published rules, on plain tensors (rows, columns)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from numbers import Real
 
 import torch
 
-from ..errors import InvalidValueError, UnknownNameError
-from ..quantized import FORMATS
-
-CRITERIA = ("magnitude", "wanda", "sparsegpt")
-"""Criteria by which weights are pruned."""
+from ..errors import InvalidValueError, UnknownNameError, whole
+from ..quantized import FORMATS, Quantized, dtype_of
 
 PATTERNS = ("2:4", "4:8")
-"""Patterns n:m, of which n weights stay in each m along a row; a share such as 0.5 has no pattern."""
-
-ROUNDINGS = ("rtn", "gptq")
-"""Ways to round weights: to the nearest value, and so that later columns make up for the error of earlier ones."""
-
-_BLOCK = 128  # columns after which what they changed is carried over to the rest, at once
+"""The semi-structured patterns of the paper, weights that stay in each group; any ``N:M`` works, as does a share."""
+DAMPING = 0.01
+"""Added to the diagonal of a Hessian, as a share of its mean; SparseGPT and GPTQ, both papers' code."""
+BLOCK = 128
+"""Columns that are compressed before the rest of the matrix is updated; as in both papers."""
 
 
 def magnitude(weight: torch.Tensor) -> torch.Tensor:
-    """Scores |W|, (rows, columns) in float32.
+    """Scores by magnitude: |W|, float32 (rows, columns).
 
     Args:
         weight: (rows, columns).
+
+    Example:
+        >>> magnitude(torch.tensor([[3.0, -4.0]]))
+        tensor([[3., 4.]])
     """
-    return weight.float().abs()
+    return _matrix("weight", weight).abs()
 
 
 def wanda(weight: torch.Tensor, norms: torch.Tensor) -> torch.Tensor:
-    """Scores |W_ij| ||X_j||, (rows, columns) in float32: what a weight does to the output, with its usual input.
+    """Wanda's scores: the magnitude of a weight times the norm of the input that it weighs, float32 (rows, columns).
 
     Args:
         weight: (rows, columns).
-        norms: (columns,), the Euclidean norm of each input over all tokens.
+        norms: (columns,), Euclidean norm of each input feature over the calibration tokens.
 
-    Source: Sun et al. 2023, A Simple and Effective Pruning Approach for Large Language Models, equation 1.
+    Raises:
+        InvalidValueError: Norms of another shape.
+
+    Source: Sun et al. 2023, equation 1.
+
+    Example:
+        >>> wanda(torch.tensor([[3.0, -4.0]]), torch.tensor([2.0, 1.0]))
+        tensor([[6., 4.]])
     """
-    return weight.float().abs() * norms.float()
+    scores = magnitude(weight)
+    if norms.shape != scores.shape[1:]:
+        raise InvalidValueError("norms", f"one for each of {scores.shape[1]} columns", tuple(norms.shape))
+    return scores * norms.float()
 
 
-def mask(scores: torch.Tensor, sparsity: str | float, *, per_row: bool = True) -> torch.Tensor:
-    """The weights that stay: those of the highest scores.
+def mask(scores: torch.Tensor, sparsity: str | float, per: str = "row") -> torch.Tensor:
+    """Which weights stay: True at the highest scores, bool (rows, columns).
 
     Args:
         scores: (rows, columns).
-        sparsity: A pattern of :data:`PATTERNS`, or the share of weights that go.
-        per_row: Whether a share goes in each row, as in Wanda; False for the share of the whole matrix.
-
-    Returns:
-        Bool (rows, columns), True where a weight stays.
+        sparsity: ``N:M``, of each M neighbours in a row N stay; or the share that goes, between 0 and 1.
+        per: For a share, what is compared: weights of one ``row``, or of the whole ``matrix``.
 
     Raises:
-        UnknownNameError: No such pattern.
-        InvalidValueError: A share that is not between 0 and 1, or a pattern that does not divide the columns.
+        InvalidValueError: A pattern or share that is none, or a pattern that does not divide the columns.
+        UnknownNameError: Another ``per``.
 
-    Examples:
-        >>> mask(torch.tensor([[4.0, 1.0, 2.0, 3.0]]), "2:4").tolist()
-        [[True, False, False, True]]
+    Example:
+        >>> mask(torch.tensor([[1.0, 4.0, 3.0, 2.0]]), "2:4")
+        tensor([[False,  True,  True, False]])
     """
-    check_sparsity(sparsity, scores.shape[1])
-    if isinstance(sparsity, str):
-        stay, of = map(int, sparsity.split(":"))
-        groups, fewer = scores.reshape(-1, of), of - stay
+    if per not in ("row", "matrix"):
+        raise UnknownNameError("comparison", per, ("row", "matrix"))
+    stays, of, share = parsed(sparsity)
+    rows, columns = scores.shape
+    if of:
+        _divides(of, columns, sparsity)
+        groups = scores.reshape(-1, of)
+        dropped = of - stays
     else:
-        groups = scores if per_row else scores.reshape(1, -1)
-        fewer = int(groups.shape[1] * sparsity)
-    lowest = groups.argsort(dim=1, stable=True)[:, :fewer]
-    return torch.ones_like(groups, dtype=torch.bool).scatter_(1, lowest, False).view_as(scores)
+        groups = scores if per == "row" else scores.reshape(1, -1)
+        dropped = int(groups.shape[1] * share)
+    lowest = groups.argsort(dim=1, stable=True)[:, :dropped]
+    return torch.ones_like(groups, dtype=torch.bool).scatter_(1, lowest, False).view(rows, columns)
 
 
-def check_sparsity(sparsity: str | float, columns: int = 0, layer: str = "weight") -> None:
-    """Refuse what is neither a pattern nor a share, or a pattern that does not fit.
-
-    Args:
-        sparsity: See :func:`mask`.
-        columns: Number of columns.
-        layer: Their layer's name, for the error.
-
-    Raises:
-        UnknownNameError, InvalidValueError: As :func:`mask`.
-    """
-    if isinstance(sparsity, str):
-        if sparsity not in PATTERNS:
-            raise UnknownNameError("sparsity", sparsity, PATTERNS, "A share of weights, such as 0.5, works too.")
-        if columns % (of := int(sparsity.partition(":")[2])):
-            hint = f"{sparsity} needs a multiple of {of}. Give a share, such as 0.5."
-            raise InvalidValueError("sparsity", f"a pattern that divides the columns of {layer}", columns, hint)
-    elif not isinstance(sparsity, Real) or isinstance(sparsity, bool) or not 0 < sparsity < 1:
-        raise InvalidValueError("sparsity", f"one of {[*PATTERNS]}, or a share between 0 and 1", sparsity)
-
-
-def round_to_nearest(weight: torch.Tensor, form: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights in eight bits with a scale for each row; 0 stays 0.
+def sparsegpt(weight: torch.Tensor, hessian: torch.Tensor, sparsity: str | float, block: int = BLOCK) -> torch.Tensor:
+    """Prune by SparseGPT: weights go where that costs least, and those to the right make up for it.
 
     Args:
         weight: (rows, columns).
-        form: A name of :data:`FORMATS`.
+        hessian: (columns, columns), of the inputs X: X X^T, up to a factor.
+        sparsity: See :func:`mask`; a share is of each block of columns.
+        block: Columns after which the rest is updated; for a pattern a multiple of its M.
 
     Returns:
-        Stored values (rows, columns) in the dtype of the form, and scales, float32 (rows, 1); their product is the
-        weight, rounded.
+        The pruned weights, float32 (rows, columns).
 
     Raises:
-        UnknownNameError: No such form.
+        InvalidValueError: As :func:`mask`; a Hessian of another shape, with NaN, or singular even when damped; or a
+            block that a pattern does not divide.
+
+    Source: Frantar & Alistarh 2023, algorithm 1.
     """
+    _, of, _ = parsed(sparsity)
+    if of:
+        _divides(of, weight.shape[1], sparsity)
+        _divides(of, block, sparsity, "block")
+
+    def chosen(weights: torch.Tensor, diagonal: torch.Tensor) -> torch.Tensor:
+        return mask((weights / diagonal) ** 2, sparsity, "matrix")
+
+    def zeroed(values: torch.Tensor, kept: torch.Tensor, _: int) -> torch.Tensor:
+        return values * kept
+
+    return _compensated(weight, hessian, zeroed, chosen, of or block, block)
+
+
+def round_to_nearest(weight: torch.Tensor, form: str) -> Quantized:
+    """Each weight as the nearest value of the format, with a symmetric scale per row: zero stays zero.
+
+    Args:
+        weight: (rows, columns).
+        form: One of :data:`~workbook.quantized.FORMATS`.
+
+    Raises:
+        UnknownNameError: No such format.
+
+    Example:
+        >>> round_to_nearest(torch.tensor([[127.0, -1.2, 0.0]]), "int8").codes
+        tensor([[127,  -1,   0]], dtype=torch.int8)
+    """
+    weight = _matrix("weight", weight)
     scale = _scale(weight, form)
-    return _stored(weight / scale, form), scale
+    return Quantized(_codes(weight, scale, form), scale)
 
 
-def sparsegpt(
-    weight: torch.Tensor, hessian: torch.Tensor, sparsity: str | float, damping: float = 0.01
-) -> torch.Tensor:
-    """A pruned matrix whose other weights are changed, so that its output changes least.
-
-    Columns are settled from left to right, and what one loses the later ones make up for. Which weights go is decided
-    for 128 columns at once with all rows (a share), or for each m columns and row (a pattern).
+def gptq(weight: torch.Tensor, hessian: torch.Tensor, form: str, block: int = BLOCK) -> Quantized:
+    """Round column by column by GPTQ: the weights to the right make up for the error of each; zeros stay zero.
 
     Args:
         weight: (rows, columns).
-        hessian: (columns, columns), X X^T of the inputs, summed over tokens.
-        sparsity: See :func:`mask`.
-        damping: What is added to the Hessian's diagonal, as a share of its mean.
-
-    Returns:
-        (rows, columns), in the weight's dtype.
+        hessian: See :func:`sparsegpt`.
+        form: One of :data:`~workbook.quantized.FORMATS`.
+        block: Columns after which the rest is updated.
 
     Raises:
-        UnknownNameError: As :func:`mask`.
-        InvalidValueError: As :func:`mask`, or a singular Hessian.
+        UnknownNameError: No such format.
+        InvalidValueError: A Hessian as in :func:`sparsegpt`.
 
-    Source: Frantar & Alistarh 2023, SparseGPT, algorithm 1; damping as in the published code.
+    Source: Frantar et al. 2022, algorithm 1; scales of the rows are fixed beforehand, from their largest weights.
     """
-    check_sparsity(sparsity, weight.shape[1])
-    every = int(sparsity.partition(":")[2]) if isinstance(sparsity, str) else _BLOCK
+    weight = _matrix("weight", weight)
+    scale, zero = _scale(weight, form), weight == 0
 
-    def choose(columns: slice, current: torch.Tensor, diagonal: torch.Tensor) -> torch.Tensor:
-        return mask((current / diagonal) ** 2, sparsity, per_row=False)
+    def rounded(values: torch.Tensor, _: torch.Tensor, column: int) -> torch.Tensor:
+        made = _codes(values.unsqueeze(1), scale, form).float() * scale
+        return made.squeeze(1) * ~zero[:, column]
 
-    return _settled(weight, hessian, damping, every, choose, lambda column: column).to(weight.dtype)
+    made = _compensated(weight, hessian, rounded, None, block, block)
+    return Quantized(_codes(made, scale, form), scale)
 
 
-def gptq(
-    weight: torch.Tensor, hessian: torch.Tensor, form: str, damping: float = 0.01
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights in eight bits, rounded so that later columns make up for the error of earlier ones; 0 stays 0.
+def parsed(sparsity: str | float) -> tuple[int, int, float]:
+    """Sparsity as (N, M, share): a pattern has no share, a share no pattern; what is absent is 0.
 
     Args:
-        weight: (rows, columns).
-        hessian: As of :func:`sparsegpt`.
-        form: A name of :data:`FORMATS`.
-        damping: As of :func:`sparsegpt`.
-
-    Returns:
-        As of :func:`round_to_nearest`, with the same scales.
+        sparsity: See :func:`mask`; also a share as a string.
 
     Raises:
-        UnknownNameError: No such form.
-        InvalidValueError: A singular Hessian.
-
-    Source: Frantar et al. 2022, GPTQ, algorithm 1. That weights of 0 stay is SparseGPT's joint pruning and rounding
-    (Frantar & Alistarh 2023, section 3.5).
+        InvalidValueError: Anything else.
     """
-    scale = _scale(weight, form)
-    stay = weight != 0
+    if isinstance(sparsity, str) and (found := re.fullmatch(r"(\d+):(\d+)", sparsity)):
+        stays, of = int(found[1]), int(found[2])
+        if 0 < stays < of:
+            return stays, of, 0.0
+    try:
+        share = 0.0 if isinstance(sparsity, bool) else float(sparsity)
+    except (TypeError, ValueError):
+        share = 0.0
+    if not 0 < share < 1:
+        expected = "N:M with 0 < N < M, such as 2:4, or a share between 0 and 1"
+        raise InvalidValueError("sparsity", expected, sparsity)
+    return 0, 0, share
 
-    def choose(columns: slice, current: torch.Tensor, diagonal: torch.Tensor) -> torch.Tensor:
-        return stay[:, columns]
 
-    def rounded(column: torch.Tensor) -> torch.Tensor:
-        return _stored(column / scale[:, 0], form).float() * scale[:, 0]
-
-    return _stored(_settled(weight, hessian, damping, _BLOCK, choose, rounded) / scale, form), scale
-
-
-def _settled(
+def _compensated(
     weight: torch.Tensor,
     hessian: torch.Tensor,
-    damping: float,
+    changed: Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor],
+    chosen: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None,
     every: int,
-    choose: Callable[[slice, torch.Tensor, torch.Tensor], torch.Tensor],
-    settle: Callable[[torch.Tensor], torch.Tensor],
+    block: int,
 ) -> torch.Tensor:
-    """The weights after each column was settled in its turn and the later ones made up for it.
+    """Change columns from left to right; those further right take up the error (optimal brain surgeon).
 
     Args:
-        weight, hessian, damping: See :func:`sparsegpt`.
-        every: For how many columns at once it is decided what stays.
-        choose: Function of columns, of their current weights and of their diagonal of the factor; returns what stays.
-        settle: Function of a column's weights that returns those it ends with.
+        weight: (rows, columns).
+        hessian: (columns, columns).
+        changed: Function of a column (rows,), of the mask of what stays (rows,) and of the column's number.
+        chosen: Function of the weights of some columns and of their diagonal that returns what stays; None for all.
+        every: Columns for which ``chosen`` is asked at once, just before the first of them is changed.
+        block: Columns after which the rest is updated.
     """
-    weight = weight.float().clone()
-    factor = _inverse_factor(hessian, damping)
-    weight[:, hessian.diagonal() == 0] = 0  # inputs that are never there
-    for start in range(0, weight.shape[1], _BLOCK):
-        end = min(start + _BLOCK, weight.shape[1])
-        part, own = weight[:, start:end], factor[start:end, start:end]
-        stay = torch.ones_like(part, dtype=torch.bool)
-        errors = torch.zeros_like(part)
-        for i in range(end - start):
-            if i % every == 0:
-                columns = slice(i, min(i + every, end - start))
-                of_all = slice(start + columns.start, start + columns.stop)
-                stay[:, columns] = choose(of_all, part[:, columns], own.diagonal()[columns])
-            column = settle(part[:, i] * stay[:, i])
-            errors[:, i] = (part[:, i] - column) / own[i, i]
-            part[:, i + 1 :] -= errors[:, i].outer(own[i, i + 1 :])
-            part[:, i] = column
-        weight[:, end:] -= errors @ factor[start:end, end:]
-    return weight
+    block = whole("block", block)
+    left = _matrix("weight", weight).clone()
+    factor = _factor(hessian, left.shape[1]).to(left.dtype)
+    kept = torch.ones_like(left, dtype=torch.bool)
+    for begin in range(0, left.shape[1], block):
+        end = min(begin + block, left.shape[1])
+        errors = torch.zeros_like(left[:, begin:end])
+        for column in range(begin, end):
+            if chosen and (column - begin) % every == 0:
+                part = slice(column, min(column + every, end))
+                kept[:, part] = chosen(left[:, part], factor.diagonal()[part])
+            made = changed(left[:, column], kept[:, column], column)
+            error = (left[:, column] - made) / factor[column, column]
+            left[:, column + 1 : end] -= error.outer(factor[column, column + 1 : end])
+            left[:, column], errors[:, column - begin] = made, error
+        left[:, end:] -= errors @ factor[begin:end, end:]
+    return left
 
 
-def _inverse_factor(hessian: torch.Tensor, damping: float) -> torch.Tensor:
-    """The upper Cholesky factor of the inverse of the damped Hessian: row i is what settling column i needs."""
-    damped = hessian.float().clone()
+def _factor(hessian: torch.Tensor, columns: int) -> torch.Tensor:
+    """Upper Cholesky factor of the inverse of the damped Hessian, float64: its rows are the updates of all columns."""
+    if hessian.shape != (columns, columns):
+        raise InvalidValueError("hessian", f"of shape {(columns, columns)}", tuple(hessian.shape))
+    damped = hessian.double().clone()
     diagonal = damped.diagonal()
-    diagonal[diagonal == 0] = 1
-    diagonal += damping * hessian.float().diagonal().mean()
-    try:
-        lower = torch.linalg.cholesky(damped)
-        factor = torch.linalg.cholesky(torch.cholesky_inverse(lower), upper=True)
-    except torch.linalg.LinAlgError as error:
-        factor, reason = None, str(error).partition("\n")[0]
-    else:
-        reason = "it has values that are not finite"
-    if factor is None or not factor.isfinite().all():
-        raise InvalidValueError(
-            "hessian", "one that can be inverted after damping", f"a singular one ({reason})",
-            "Calibrate with more, and more varied, texts.",
-        )  # fmt: skip
-    return factor
+    dead = diagonal == 0  # an input that never spoke: any weight of it does
+    diagonal[dead] = 1
+    diagonal += DAMPING * diagonal.mean()
+    lower, failed = torch.linalg.cholesky_ex(damped)
+    if not bool(failed) and bool(lower.isfinite().all()):
+        upper, failed = torch.linalg.cholesky_ex(torch.cholesky_inverse(lower), upper=True)
+        if not bool(failed) and bool(upper.isfinite().all()):
+            return upper
+    raise InvalidValueError(
+        "hessian", f"positive definite once {DAMPING:.0%} of its mean diagonal is added", "one that is not",
+        "Give X X^T of finite inputs; more or other calibration texts may help.",
+    )  # fmt: skip
 
 
 def _scale(weight: torch.Tensor, form: str) -> torch.Tensor:
-    """Scales of rows, float32 (rows, 1), with which the largest weight of a row is the largest value of the form."""
-    if form not in FORMATS:
-        raise UnknownNameError("form", form, FORMATS)
-    largest = weight.float().abs().amax(dim=1, keepdim=True) / _largest(form)
-    return torch.where(largest > 0, largest, 1.0)
+    largest = weight.abs().amax(dim=1, keepdim=True)
+    return torch.where(largest > 0, largest / _largest(form), torch.ones_like(largest))
+
+
+def _codes(weight: torch.Tensor, scale: torch.Tensor, form: str) -> torch.Tensor:
+    dtype, most = FORMATS[form], _largest(form)
+    values = (weight / scale).clamp(-most, most)
+    return (values if dtype.is_floating_point else values.round()).to(dtype)
 
 
 def _largest(form: str) -> float:
-    return 127.0 if form == "int8" else torch.finfo(FORMATS[form]).max
+    dtype = dtype_of(form)
+    return torch.finfo(dtype).max if dtype.is_floating_point else torch.iinfo(dtype).max
 
 
-def _stored(values: torch.Tensor, form: str) -> torch.Tensor:
-    """Scaled weights in the dtype of a form; what is too large for it becomes its largest value."""
-    values = values.float().clamp(-_largest(form), _largest(form))
-    return (values.round() if form == "int8" else values).to(FORMATS[form])
+def _matrix(name: str, values: torch.Tensor) -> torch.Tensor:
+    if not isinstance(values, torch.Tensor) or values.ndim != 2 or not bool(values.isfinite().all()):
+        got = getattr(values, "shape", type(values).__name__)
+        raise InvalidValueError(name, "a matrix of finite numbers", got)
+    return values.detach().float()
+
+
+def _divides(of: int, columns: int, sparsity: str | float, name: str = "weight") -> None:
+    if columns % of:
+        raise InvalidValueError(
+            "sparsity", f"a pattern that divides the {columns} columns of {name}", sparsity,
+            "Take a share, such as 0.5, or another pattern.",
+        )  # fmt: skip

@@ -1,21 +1,36 @@
-"""Compressing an embedder: its decoder's blocks pruned, stored in eight bits, or fewer."""
+"""Pruning, quantizing and cutting the decoder of an embedder, and what is left of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from copy import deepcopy
-from numbers import Real
+import copy
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pandas as pd
 import torch
-from sentence_transformers import SentenceTransformer
+import torch.nn.functional as F
 from torch import nn
 
 from ..errors import InvalidValueError, UnknownNameError, whole
+from ..modules import Decoder
 from ..modules.card import card_of
-from ..quantized import FORMATS, QuantizedLinear, check_form, mark
+from ..quantized import FORMATS, Quantized, QuantizedLinear, dtype_of, is_quantized, mark
 from . import matrices
-from .calibration import Block, blocks, decoder_of, layers_of
-from .matrices import CRITERIA, ROUNDINGS, check_sparsity
+from .calibration import Calibration, Inputs, default_texts, linears
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+CRITERIA = ("magnitude", "wanda", "sparsegpt")
+"""Names of the criteria of pruning."""
+ROUNDINGS = ("rtn", "gptq")
+"""Names of the ways to round: each weight to the nearest, or GPTQ."""
+
+_HESSIAN = ("sparsegpt", "gptq")
+_UNCALIBRATED = ("magnitude", "rtn")
+_Change = Callable[[nn.Linear, Inputs | None], torch.Tensor | Quantized]
 
 
 def prune(
@@ -25,38 +40,31 @@ def prune(
     texts: Sequence[str] | None = None,
     instruction: str | None = None,
 ) -> SentenceTransformer:
-    """A model, half of whose weights or another share are 0: those of the linear layers in its decoder's blocks.
+    """The model with some weights of its decoder's linear layers set to zero; nothing is trained.
 
-    Embeddings, norms, the language-model head and what follows the decoder stay as they are. Blocks are pruned in
-    their order, by what goes into them behind the pruned ones.
+    Layers of the blocks alone: queries, keys, values, output, gate, up and down. Dtype and size stay as they are.
 
     Args:
-        model: A SentenceTransformer that begins with :class:`~workbook.modules.Decoder`; it stays as it is.
-        how: One of :data:`CRITERIA`. ``magnitude`` reads no text.
-        sparsity: A pattern of :data:`PATTERNS`, or the share of weights that go: of each row for ``wanda``, else of
-            each layer.
-        texts: Calibration texts, read through the model's own template; None for some of the docs corpus' split for
-            training.
-        instruction: The bare task instruction in front of each text, or None.
-
-    Returns:
-        A new model, on the same device and in the same dtype.
+        model: An embedder whose first module is a Decoder; it stays as it is.
+        how: One of :data:`CRITERIA`.
+        sparsity: ``N:M``, of each M neighbours in a row N stay; or the share that goes, for Wanda of each row, for the
+            others of each matrix (SparseGPT: of each 128 columns).
+        texts: Calibration texts, which ``magnitude`` does not need; None for 128 documents of the docs corpus, of its
+            split ``train``.
+        instruction: The bare instruction with which they are read, or None.
 
     Raises:
-        UnknownNameError: No such criterion or pattern.
-        InvalidValueError: Another kind of model, or one that is quantized; a share or a pattern that does not fit; too
-            few texts; inputs that make a Hessian singular.
+        UnknownNameError: No such criterion.
+        InvalidValueError: Another sparsity, a pattern that does not divide a layer's columns, a model that does not
+            begin with a Decoder or is quantized, or for SparseGPT texts of fewer tokens than a layer has columns.
 
-    Source: Sun et al. 2023 (Wanda); Frantar & Alistarh 2023 (SparseGPT); NV-Embed, appendix A.1.
+    Source: NV-Embed, appendix A.1; Sun et al. 2023 (Wanda); Frantar & Alistarh 2023 (SparseGPT).
     """
-    if how not in CRITERIA:
-        raise UnknownNameError("criterion", how, CRITERIA)
-    check_layers(model, sparsity)
-    model = copied(model)
-    for _ in pruned_blocks(model, how, sparsity, texts, instruction):
-        pass
-    card_of(model).add_compression(f"pruned by {how}, {sparsity if isinstance(sparsity, str) else f'{sparsity:.0%}'}")
-    return model
+    change = _pruning(how, sparsity)
+    _check(model, sparsity)
+    small, tokens = _changed(model, how, change, texts, instruction)
+    _note(small, f"pruned by {how}, sparsity {sparsity}{tokens}")
+    return small
 
 
 def quantize(
@@ -66,127 +74,308 @@ def quantize(
     texts: Sequence[str] | None = None,
     instruction: str | None = None,
 ) -> SentenceTransformer:
-    """A model whose decoder's blocks store their linear layers' weights in eight bits; weights of 0 stay 0.
+    """The model with its decoder's linear layers stored in 8 bits, with a float32 scale per row; zeros stay zero.
+
+    It is saved and loaded that way. It can't be trained or pruned further: that comes first.
 
     Args:
-        model: As of :func:`prune`; it stays as it is.
-        how: One of :data:`ROUNDINGS`. ``rtn`` reads no text.
-        form: A name of :data:`FORMATS`.
-        texts, instruction: As of :func:`prune`.
+        model: An embedder whose first module is a Decoder; it stays as it is.
+        how: One of :data:`ROUNDINGS`; ``rtn`` needs no texts.
+        form: ``int8``, or a float of 8 bits: ``e4m3`` or ``e5m2``.
+        texts: See :func:`prune`.
+        instruction: See :func:`prune`.
+
+    Raises:
+        UnknownNameError: No such rounding or format.
+        InvalidValueError: A model that does not begin with a Decoder or is quantized, a device that does not hold the
+            format, or for GPTQ texts of fewer tokens than a layer has columns.
+
+    Source: NV-Embed, appendix A.3; Frantar et al. 2022 (GPTQ).
+    """
+    change = _rounding(how, form)
+    _check(model)
+    _check_device(model, form)
+    small, tokens = _changed(model, how, change, texts, instruction, form)
+    mark(small[0].decoder, form)
+    _note(small, f"quantized by {how} to {form}{tokens}")
+    return small
+
+
+def smaller(model: SentenceTransformer, layers: int, keep: str = "first") -> SentenceTransformer:
+    """The model with fewer blocks: what one has simply by taking a smaller model, as a baseline of equal bytes.
+
+    Args:
+        model: An embedder whose first module is a Decoder; it stays as it is.
+        layers: Number of blocks that stay.
+        keep: Which: the ``first``, or blocks spread ``evenly`` from the first to the last.
+
+    Raises:
+        UnknownNameError: Another ``keep``.
+        InvalidValueError: A model that does not begin with a Decoder, or more blocks than there are.
+    """
+    if keep not in ("first", "evenly"):
+        raise UnknownNameError("choice of blocks", keep, ("first", "evenly"))
+    _check(model)
+    there = len(model[0].decoder.layers)
+    layers = whole("layers", layers, 1, there, of="blocks")
+    spread = torch.linspace(0, there - 1, layers).round().int().tolist()
+    kept = [*range(layers)] if keep == "first" else spread
+    small = copy.deepcopy(model)
+    decoder = small[0].decoder
+    decoder.layers = nn.ModuleList(decoder.layers[number] for number in kept)
+    for number, block in enumerate(decoder.layers):
+        for part in block.modules():
+            if hasattr(part, "layer_idx"):
+                part.layer_idx = number
+    if getattr(decoder.config, "layer_types", None):
+        decoder.config.layer_types = [decoder.config.layer_types[number] for number in kept]
+    decoder.config.num_hidden_layers = layers
+    _note(small, f"cut to {layers} of {there} blocks ({keep})")
+    return small
+
+
+def report(model: SentenceTransformer) -> pd.DataFrame:
+    """What the compressed layers of a model are made of.
+
+    Args:
+        model: An embedder whose first module is a Decoder.
 
     Returns:
-        A new model, on the same device, for inference: its eight-bit weights can't be trained.
+        One row per layer: ``block`` (from 0), ``layer`` (its name), ``rows``, ``columns``, ``zeros`` (share of its
+        weights that are 0, 0 to 1), ``dtype`` and ``bytes`` (weight and scales).
 
     Raises:
-        UnknownNameError: No such rounding or form.
-        InvalidValueError: As :func:`prune`, or a form that the model's device does not have.
-
-    Source: Frantar et al. 2022 (GPTQ); NV-Embed, appendix A.3.
+        InvalidValueError: A model that does not begin with a Decoder.
     """
-    for kind, name, known in (("rounding", how, ROUNDINGS), ("form", form, FORMATS)):
-        if name not in known:
-            raise UnknownNameError(kind, name, known)
-    check_layers(model)
-    check_form(form, model.device)
-    model = copied(model)
-    for _ in quantized_blocks(model, how, form, texts, instruction):
-        pass
-    mark(model[0].decoder, form)
-    card_of(model).add_compression(f"stored as {form}, rounded by {how}")
-    return model
+    found = []
+    for number, block in enumerate(_decoder(model).decoder.layers):
+        for name, part in linears(block).items():
+            weight, scale = part.weight, getattr(part, "scale", None)
+            found.append(
+                {
+                    "block": number,
+                    "layer": name,
+                    "rows": part.out_features,
+                    "columns": part.in_features,
+                    "zeros": float((weight.float() == 0).float().mean()),
+                    "dtype": str(weight.dtype).removeprefix("torch."),
+                    "bytes": weight.nbytes + (0 if scale is None else scale.nbytes),
+                }
+            )
+    return pd.DataFrame(found)
 
 
-def smaller(model: SentenceTransformer, layers: int | float = 0.5) -> SentenceTransformer:
-    """The same model without its decoder's last blocks: what compression competes with.
+def disk_bytes(model: SentenceTransformer) -> int:
+    """Bytes of a model's weights on disk: it is saved to a temporary folder, and its safetensors are counted.
 
     Args:
-        model: As of :func:`prune`; it stays as it is.
-        layers: How many blocks stay, or which share of them, rounded to whole blocks.
+        model: Any SentenceTransformer.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder, create_model_card=False)
+        return sum(file.stat().st_size for file in Path(folder).rglob("*.safetensors"))
+
+
+def drift(
+    before: SentenceTransformer, after: SentenceTransformer, texts: Sequence[str], instruction: str | None = None
+) -> float:
+    """How far the vectors of texts turned: the mean of 1 - cosine, 0 to 2.
+
+    Args:
+        before: An embedder.
+        after: The same, compressed.
+        texts: Held-out texts: others than were calibrated on.
+        instruction: The bare instruction, or None.
 
     Raises:
-        InvalidValueError: Another kind of model, or a number or share of blocks that it does not have.
+        InvalidValueError: No texts.
     """
-    count = len(decoder_of(model).decoder.layers)
-    if isinstance(layers, Real) and 0 < layers < 1:
-        layers = max(1, round(layers * count))
-    layers = whole("layers", layers, most=count, of="blocks", hint="A share of them, such as 0.5, works too.")
-    model = copied(model)
-    decoder = model[0].decoder
-    decoder.layers = decoder.layers[:layers]
-    decoder.config.num_hidden_layers = layers
-    if getattr(decoder.config, "layer_types", None):
-        decoder.config.layer_types = decoder.config.layer_types[:layers]
-    card_of(model).add_compression(f"its first {layers} blocks of {count}")
-    return model
+    return _turned(_vectors(before, texts, instruction), _vectors(after, texts, instruction))
 
 
-def pruned_blocks(
-    model: SentenceTransformer, how: str, sparsity: str | float, texts: Sequence[str] | None, instruction: str | None
-) -> Iterator[Block]:
-    """The blocks of a model, each after it was pruned in place."""
-    ways: dict[str, Callable[..., torch.Tensor]] = {
-        "magnitude": lambda weight: weight * matrices.mask(matrices.magnitude(weight), sparsity, per_row=False),
-        "wanda": lambda weight, squares: weight * matrices.mask(matrices.wanda(weight, squares.sqrt()), sparsity),
-        "sparsegpt": lambda weight, hessian: matrices.sparsegpt(weight, hessian, sparsity),
-    }
-    needs = {"wanda": "norms", "sparsegpt": "hessian"}.get(how, "")
-    for block in blocks(model[0], texts, instruction, needs=needs):
-        for name, layer in block.layers.items():
-            with torch.no_grad():
-                layer.weight.copy_(ways[how](layer.weight, *block.of(name)))
-        yield block
-
-
-def quantized_blocks(
-    model: SentenceTransformer, how: str, form: str, texts: Sequence[str] | None, instruction: str | None
-) -> Iterator[Block]:
-    """The blocks of a model, each after its layers were replaced by quantized ones."""
-    way = matrices.gptq if how == "gptq" else matrices.round_to_nearest
-    for block in blocks(model[0], texts, instruction, needs="hessian" if how == "gptq" else ""):
-        for name, layer in block.layers.items():
-            with torch.no_grad():
-                stored, scale = way(layer.weight, *block.of(name), form)
-            made = QuantizedLinear(stored, scale, layer.bias)
-            put(model[0].decoder, name, made.train(layer.training))
-        yield block
-
-
-def check_layers(model: SentenceTransformer, sparsity: str | float | None = None) -> None:
-    """Refuse a model that can't be compressed, before anything is computed.
+def sensitivity(
+    model: SentenceTransformer,
+    how: str = "wanda",
+    sparsity: str | float | None = None,
+    form: str | None = None,
+    texts: Sequence[str] | None = None,
+    held_out: Sequence[str] | None = None,
+    instruction: str | None = None,
+) -> pd.DataFrame:
+    """Which block breaks first: one block at a time is compressed, all others stay whole.
 
     Args:
-        model: A SentenceTransformer.
-        sparsity: See :func:`prune`; None where nothing is pruned.
+        model: An embedder whose first module is a Decoder; it stays as it is.
+        how: One of :data:`CRITERIA` or :data:`ROUNDINGS`.
+        sparsity: For a criterion; None for ``2:4``.
+        form: For a rounding; None for ``int8``.
+        texts: Calibration texts; see :func:`prune`.
+        held_out: Texts whose vectors are compared; None for 32 documents of the docs corpus, of its split ``dev``.
+        instruction: The bare instruction with which both are read, or None.
+
+    Returns:
+        One row per block: ``block`` (from 0) and ``drift``; see :func:`drift`.
 
     Raises:
-        UnknownNameError, InvalidValueError: As :func:`prune`.
+        UnknownNameError, InvalidValueError: As :func:`prune` and :func:`quantize`; or a sparsity for a rounding, or a
+            format for a criterion.
     """
-    for layers in layers_of(decoder_of(model)):
-        for name, layer in layers.items():
-            if isinstance(layer, QuantizedLinear):
-                dtype = str(layer.weight.dtype).removeprefix("torch.")
-                hint = "Prune first, then quantize; take the model from before it was quantized."
-                raise InvalidValueError("model", "weights in 16 or 32 bits", f"{name} in {dtype}", hint)
-            if sparsity is not None:
-                check_sparsity(sparsity, layer.in_features, name)
+    if how in ROUNDINGS:
+        if sparsity is not None:
+            raise InvalidValueError("sparsity", f"nothing with {how}, which rounds", sparsity)
+        change = _rounding(how, form or "int8")
+    else:
+        change = _pruning(how, sparsity or "2:4")
+        if form is not None:
+            raise InvalidValueError("form", f"nothing with {how}, which prunes", form)
+    _check(model, None if how in ROUNDINGS else sparsity or "2:4")
+    if held_out is None:
+        from ..corpora.docs import load_docs
+
+        held_out = load_docs().split("dev").sort_values("id")["document"].head(32).tolist()
+    whole_, work = _vectors(model, held_out, instruction), copy.deepcopy(model)
+    rows = []
+
+    def tried(number: int, block: nn.Module, inputs: dict[str, Inputs]) -> None:
+        weights = {name: linear.weight.data for name, linear in linears(block).items()}
+        for name, linear in linears(block).items():
+            made = change(linear, inputs.get(name))
+            made = made.dequantized() if isinstance(made, Quantized) else made
+            linear.weight.data = made.to(weights[name].dtype)
+        rows.append((number, _turned(whole_, _vectors(work, held_out, instruction))))
+        for name, linear in linears(block).items():
+            linear.weight.data = weights[name]
+
+    _each_block(work, how, texts, instruction, tried)
+    return pd.DataFrame(rows, columns=["block", "drift"])
 
 
-def copied(model: SentenceTransformer) -> SentenceTransformer:
-    """A copy of a model that shares no weights with it, in evaluation mode.
+def _pruning(how: str, sparsity: str | float) -> _Change:
+    if how not in CRITERIA:
+        raise UnknownNameError("criterion", how, CRITERIA, f"To quantize, name one of {', '.join(ROUNDINGS)}.")
+    matrices.parsed(sparsity)
 
-    Args:
-        model: A SentenceTransformer.
-    """
-    return deepcopy(model).eval()
+    def change(linear: nn.Linear, inputs: Inputs | None) -> torch.Tensor:
+        weight = linear.weight.data
+        if how == "sparsegpt":
+            return matrices.sparsegpt(weight, inputs.hessian, sparsity)
+        if how == "wanda":
+            return weight * matrices.mask(matrices.wanda(weight, inputs.norms), sparsity)
+        return weight * matrices.mask(matrices.magnitude(weight), sparsity, "matrix")
+
+    return change
 
 
-def put(decoder: nn.Module, name: str, layer: nn.Module) -> None:
-    """Replace a layer.
+def _rounding(how: str, form: str) -> _Change:
+    if how not in ROUNDINGS:
+        raise UnknownNameError("rounding", how, ROUNDINGS, f"To prune, name one of {', '.join(CRITERIA)}.")
+    dtype_of(form)
 
-    Args:
-        decoder: The decoder that holds it.
-        name: Its name there.
-        layer: What takes its place.
-    """
-    parent, _, leaf = name.rpartition(".")
-    setattr(decoder.get_submodule(parent), leaf, layer)
+    def change(linear: nn.Linear, inputs: Inputs | None) -> Quantized:
+        weight = linear.weight.data
+        return (
+            matrices.round_to_nearest(weight, form) if inputs is None else matrices.gptq(weight, inputs.hessian, form)
+        )
+
+    return change
+
+
+def _changed(
+    model: SentenceTransformer,
+    how: str,
+    change: _Change,
+    texts: Sequence[str] | None,
+    instruction: str | None,
+    form: str = "",
+) -> tuple[SentenceTransformer, str]:
+    """A changed copy, and a note on its calibration."""
+    small = copy.deepcopy(model)
+
+    def compressed(_: int, block: nn.Module, inputs: dict[str, Inputs]) -> None:
+        for name, linear in linears(block).items():
+            made = change(linear, inputs.get(name))
+            if isinstance(made, Quantized):
+                block.set_submodule(name, QuantizedLinear.of(linear, made, form))
+            else:
+                linear.weight.data = made.to(linear.weight.dtype)
+
+    return small, _each_block(small, how, texts, instruction, compressed)
+
+
+def _each_block(
+    model: SentenceTransformer,
+    how: str,
+    texts: Sequence[str] | None,
+    instruction: str | None,
+    act: Callable[[int, nn.Module, dict[str, Inputs]], None],
+) -> str:
+    """Act on each block of a model that is our own; returns a note on the calibration."""
+    blocks = model[0].decoder.layers
+    model.eval()
+    if how in _UNCALIBRATED:
+        for number, block in enumerate(blocks):
+            act(number, block, {})
+        return ""
+    texts = default_texts() if texts is None else texts
+    calibration = Calibration(model, texts, instruction)
+    if how in _HESSIAN:
+        widest = max(linear.in_features for block in blocks for linear in linears(block).values())
+        calibration.require(widest, how)
+    for number, block, inputs in calibration.blocks(how in _HESSIAN):
+        act(number, block, inputs)
+    return f", calibrated on {len(texts):,} texts of {calibration.tokens:,} tokens"
+
+
+def _decoder(model: SentenceTransformer) -> Decoder:
+    first = next(iter(model), None) if isinstance(model, nn.Module) else None
+    if not isinstance(first, Decoder):
+        raise InvalidValueError(
+            "model", "one whose first module is a Decoder", type(first or model).__name__,
+            "workbook.build makes such models; of a hybrid, compress each part.",
+        )  # fmt: skip
+    return first
+
+
+def _check(model: SentenceTransformer, sparsity: str | float | None = None) -> None:
+    """Refuse a model before anything is computed."""
+    decoder = _decoder(model).decoder
+    if is_quantized(decoder):
+        hint = "Prune, cut and train first, and quantize last."
+        raise InvalidValueError("model", "one that is not quantized", decoder.config.quantization_config, hint)
+    for number, block in enumerate(getattr(decoder, "layers", ())):
+        if not (found := linears(block)):
+            names = [name for name, part in block.named_modules() if isinstance(part, nn.Linear)]
+            raise InvalidValueError("model", "blocks with layers such as q_proj and down_proj", names)
+        of = matrices.parsed(sparsity)[1] if sparsity is not None else 0
+        for name, linear in found.items():
+            if of and linear.in_features % of:
+                raise InvalidValueError(
+                    "sparsity", f"a pattern that divides the {linear.in_features} columns of {name} in block {number}",
+                    sparsity, "Take a share, such as 0.5, or another pattern.",
+                )  # fmt: skip
+
+
+def _check_device(model: SentenceTransformer, form: str) -> None:
+    try:
+        torch.zeros(1, device=model.device).to(FORMATS[form]).float()
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        raise InvalidValueError(
+            "form", f"a format that {model.device} holds", form, "Take int8, or move the model to the CPU."
+        ) from error
+
+
+def _note(model: SentenceTransformer, what: str) -> None:
+    card = card_of(model)
+    card.compression.append(what)
+    card.scores = []
+
+
+def _vectors(model: SentenceTransformer, texts: Sequence[str], instruction: str | None) -> torch.Tensor:
+    if isinstance(texts, str) or len(texts) == 0:
+        raise InvalidValueError("texts", "at least one, in a list", texts)
+    made = model.encode(list(texts), prompt=instruction, convert_to_tensor=True, show_progress_bar=False)
+    return made.float()
+
+
+def _turned(before: torch.Tensor, after: torch.Tensor) -> float:
+    return float((1 - F.cosine_similarity(before, after, dim=1)).mean())

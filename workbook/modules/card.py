@@ -39,7 +39,7 @@ class Card(SentenceTransformerModelCardData):
         published: Whether the backbone is a published checkpoint of an embedder, pooling included.
         adapters: Names of the adapters that were merged into it; of folders the last part but ``decoder``.
         stages: What was trained, in order; see :meth:`add_training`.
-        compression: How it was compressed, in order; see :meth:`add_compression`.
+        compression: How it was compressed, step by step.
         scores: Rows of what was measured; see :meth:`add_scores`.
     """
 
@@ -73,15 +73,6 @@ class Card(SentenceTransformerModelCardData):
         for name, record in manifest["stages"].items():
             stage = {key: record[key] for key in ("tokens", "seconds", "device", "seed")}
             self.stages.append(record["stage"] | stage | {"name": name, "source": Path(record["source"]).name})
-
-    def add_compression(self, how: str) -> None:
-        """Note a compression behind those before; what was measured before it no longer holds.
-
-        Args:
-            how: What was done, in words.
-        """
-        self.scores = []
-        self.compression.append(how)
 
     def add_scores(self, scores: pd.DataFrame) -> None:
         """Note scores, which the card then shows with their intervals.
