@@ -102,12 +102,12 @@ def quantize(
     return small
 
 
-def smaller(model: SentenceTransformer, layers: int, keep: str = "first") -> SentenceTransformer:
+def smaller(model: SentenceTransformer, layers: int | float, keep: str = "first") -> SentenceTransformer:
     """The model with fewer blocks: what one has simply by taking a smaller model, as a baseline of equal bytes.
 
     Args:
         model: An embedder whose first module is a Decoder; it stays as it is.
-        layers: Number of blocks that stay.
+        layers: Number of blocks that stay; or the share of them, a float between 0 and 1.
         keep: Which: the ``first``, or blocks spread ``evenly`` from the first to the last.
 
     Raises:
@@ -118,6 +118,8 @@ def smaller(model: SentenceTransformer, layers: int, keep: str = "first") -> Sen
         raise UnknownNameError("choice of blocks", keep, ("first", "evenly"))
     _check(model)
     there = len(model[0].decoder.layers)
+    if isinstance(layers, float) and 0 < layers < 1:
+        layers = max(1, round(layers * there))
     layers = whole("layers", layers, 1, there, of="blocks")
     spread = torch.linspace(0, there - 1, layers).round().int().tolist()
     kept = [*range(layers)] if keep == "first" else spread
