@@ -116,19 +116,28 @@ def test_gptq_is_the_surgeon(made, form):
     assert close.float().mean() > 0.97
 
 
-def test_compensation_lowers_the_error_of_the_output(made):
-    weight, inputs, hessian = made
-    norms = inputs.norm(dim=0)
-    for sparsity in ("2:4", 0.5):
-        small = compress.sparsegpt(weight, hessian, sparsity)
+@pytest.mark.parametrize("sparsity", ["2:4", "4:8", 0.5])
+def test_sparsegpt_changes_the_output_less(sparsity):
+    """On average: columns are taken greedily from the left, which for one matrix in ten or so is worse."""
+    ratios = []
+    for seed in range(20):
+        drawn = torch.Generator().manual_seed(seed)
+        weight, mixed = torch.randn(32, 64, generator=drawn), torch.randn(64, 64, generator=drawn)
+        inputs = torch.randn(500, 64, generator=drawn) @ mixed
+        small = compress.sparsegpt(weight, inputs.T @ inputs, sparsity)
         by_size = weight * compress.mask(compress.magnitude(weight), sparsity, "matrix")
-        assert (small == 0).sum() == (by_size == 0).sum() == weight.numel() // 2
-        assert error(weight, small, inputs) < error(weight, by_size, inputs)
-        by_wanda = weight * compress.mask(compress.wanda(weight, norms), sparsity)
-        assert error(weight, small, inputs) < error(weight, by_wanda, inputs)
-    for form in compress.FORMATS:
-        plain = compress.round_to_nearest(weight, form).dequantized()
-        assert error(weight, compress.gptq(weight, hessian, form).dequantized(), inputs) < error(weight, plain, inputs)
+        by_wanda = weight * compress.mask(compress.wanda(weight, inputs.norm(dim=0)), sparsity)
+        assert {int((one == 0).sum()) for one in (small, by_size, by_wanda)} == {weight.numel() // 2}
+        other = torch.tensor([error(weight, one, inputs) for one in (by_size, by_wanda)])
+        ratios.append(error(weight, small, inputs) / other)
+    assert bool((torch.stack(ratios).mean(dim=0) < (1 if sparsity == 0.5 else 0.8)).all())
+
+
+@pytest.mark.parametrize("form", compress.FORMATS)
+def test_gptq_changes_the_output_less(made, form):
+    weight, inputs, hessian = made
+    plain = compress.round_to_nearest(weight, form).dequantized()
+    assert error(weight, compress.gptq(weight, hessian, form).dequantized(), inputs) < error(weight, plain, inputs)
 
 
 def test_wanda_is_exact_for_uncorrelated_inputs():
