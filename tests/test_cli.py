@@ -350,7 +350,7 @@ def test_evaluate_on_a_suite_that_does_not_exist(workbook, saved, tmp_path):
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("command", ["run", "claims", "train", "adapters", "record", "evaluate", "doctor"])
+@pytest.mark.parametrize("command", ["run", "claims", "train", "adapters", "record", "evaluate", "compress", "doctor"])
 def test_help(workbook, command):
     code, out, _ = workbook(command, "--help")
     assert code == 0

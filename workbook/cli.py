@@ -412,6 +412,65 @@ def evaluate(
 
 
 @app.command()
+def compress(
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="Folder of a saved model, or a method, which is compressed untrained."),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the model, absent or empty.")],
+    sparsity: Annotated[
+        str | None, typer.Option(help="Prune: N:M, such as 2:4 (of each 4 weights 2 stay), or a share, such as 0.5.")
+    ] = None,
+    form: Annotated[str | None, typer.Option(help="Quantize: int8, e4m3 or e5m2.")] = None,
+    how: Annotated[
+        str | None,
+        typer.Option(
+            help="magnitude, wanda or sparsegpt with --sparsity, rtn or gptq with --form alone; by default, and for "
+            "--form beside --sparsity, the paper's: sparsegpt and gptq."
+        ),
+    ] = None,
+    instruction: Annotated[str | None, typer.Option(help="With which the calibration texts are read.")] = None,
+    backbone: Annotated[
+        str | None, typer.Option(help="Backbone of a method: carried model, folder or Hub id; by default smollm2-135m.")
+    ] = None,
+) -> None:
+    """Prune a model's decoder, store it in 8 bits, or both, without training, and write the model.
+
+    It is calibrated on 128 documents of the docs corpus. Change is the length of the weights' difference over theirs.
+    """
+    if not (sparsity or form):
+        raise InvalidValueError("compress", "--sparsity, --form or both", "neither")
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise InvalidValueError("--output", "a folder that is absent or empty", str(output))
+    from transformers.utils import logging as transformers_logging
+
+    from . import compress as compression
+    from . import embedders
+    from .files import atomic_folder
+
+    transformers_logging.disable_progress_bar()
+    before = small = embedders.load(model, backbone=backbone).model
+    if sparsity:
+        small = compression.prune(small, how or "sparsegpt", sparsity, instruction=instruction)
+    if form:
+        small = compression.quantize(small, (not sparsity and how) or "gptq", form, instruction=instruction)
+    with atomic_folder(output) as folder:
+        small.save_pretrained(str(folder))
+    old, new = compression.report(before), compression.report(small, before)
+    print(f"{'':<10}  {'before':>15}  {'after':>15}")
+    for name, values in {
+        "disk": (compression.disk_bytes(before), compression.disk_bytes(output)),
+        "layers": (old["bytes"].sum(), new["bytes"].sum()),
+    }.items():
+        print(f"{name:<10}  {values[0]:>9,} bytes  {values[1]:>9,} bytes")
+    print(f"{'zeros':<10}  {old['zeros'].mean():>15.1%}  {new['zeros'].mean():>15.1%}")
+    print("Layers that changed most:")
+    worst = new.nlargest(5, "change")[["block", "layer", "change", "zeros", "dtype", "bytes"]]
+    print(worst.to_string(index=False, float_format=lambda number: f"{number:.3f}"))
+    print(f"Model: {output}")
+
+
+@app.command()
 def doctor() -> None:
     """Print what is installed, which models are available, which device is used, and whether the notebooks can run."""
     from . import doctor

@@ -1,7 +1,7 @@
 """Linear layers whose weights are stored in 8 bits, and how transformers loads a decoder that has them.
 
-Such a decoder's ``config.json`` has ``quantization_config``, with ``quant_method`` ``workbook`` and the format. Importing
-this module registers the method with transformers, which then makes the layers before it reads the weights.
+Such a decoder's ``config.json`` has ``quantization_config``, with ``quant_method`` ``workbook`` and the format.
+Importing this module registers the method with transformers, which then makes the layers before it reads the weights.
 
 Why not a library: compressed-tensors 0.20 has int8 and E4M3, but no E5M2, and its layers come through schemes and
 observers made for activations that are quantized too. What is stored here is a matrix of codes and a scale per row.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -136,18 +137,20 @@ def smaller(model: SentenceTransformer, layers: int | float, keep: str = "first"
     return small
 
 
-def report(model: SentenceTransformer) -> pd.DataFrame:
+def report(model: SentenceTransformer, before: SentenceTransformer | None = None) -> pd.DataFrame:
     """What the compressed layers of a model are made of.
 
     Args:
         model: An embedder whose first module is a Decoder.
+        before: What it was made of, with as many blocks, if its change is asked for.
 
     Returns:
         One row per layer: ``block`` (from 0), ``layer`` (its name), ``rows``, ``columns``, ``zeros`` (share of its
-        weights that are 0, 0 to 1), ``dtype`` and ``bytes`` (weight and scales).
+        weights that are 0, 0 to 1), ``dtype`` and ``bytes`` (weight and scales); with
+        ``before`` also ``change``: the length of the weights' difference over that of the weights before, 0 or more.
 
     Raises:
-        InvalidValueError: A model that does not begin with a Decoder.
+        InvalidValueError: A model that does not begin with a Decoder, or one with other layers than ``before``.
     """
     found = []
     for number, block in enumerate(_decoder(model).decoder.layers):
@@ -164,18 +167,36 @@ def report(model: SentenceTransformer) -> pd.DataFrame:
                     "bytes": weight.nbytes + (0 if scale is None else scale.nbytes),
                 }
             )
-    return pd.DataFrame(found)
+    frame = pd.DataFrame(found)
+    if before is not None:
+        pairs = [_weights(one) for one in (before, model)]
+        if [weight.shape for weight in pairs[0]] != [weight.shape for weight in pairs[1]]:
+            raise InvalidValueError("before", "a model with the same layers", f"{len(pairs[0])} layers or other sizes")
+        frame["change"] = [float((a - b).norm() / a.norm()) for a, b in zip(*pairs, strict=True)]
+    return frame
 
 
-def disk_bytes(model: SentenceTransformer) -> int:
-    """Bytes of a model's weights on disk: it is saved to a temporary folder, and its safetensors are counted.
+def _weights(model: SentenceTransformer) -> list[torch.Tensor]:
+    parts = [part for block in _decoder(model).decoder.layers for part in linears(block).values()]
+    return [
+        (Quantized(part.weight, part.scale).dequantized() if isinstance(part, QuantizedLinear) else part.weight)
+        .detach()
+        .float()
+        for part in parts
+    ]
+
+
+def disk_bytes(model: SentenceTransformer | str | os.PathLike) -> int:
+    """Bytes of a model's weights on disk, all safetensors of its folder.
 
     Args:
-        model: Any SentenceTransformer.
+        model: A folder; or any SentenceTransformer, which is saved to a temporary one.
     """
+    if isinstance(model, str | os.PathLike):
+        return sum(file.stat().st_size for file in Path(model).rglob("*.safetensors"))
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder, create_model_card=False)
-        return sum(file.stat().st_size for file in Path(folder).rglob("*.safetensors"))
+        return disk_bytes(folder)
 
 
 def drift(

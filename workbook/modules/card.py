@@ -125,9 +125,8 @@ def made_of(*models: SentenceTransformer) -> dict[str, Any]:
         *models: Models, whose own cards stay as they are; of the first the backbone.
     """
     cards = [card for model in models if isinstance(card := model.model_card_data, Card)]
-    several = {
-        name: [one for card in cards for one in getattr(card, name)] for name in ("adapters", "stages", "compression")
-    }
+    listed = ("adapters", "stages", "compression")
+    several = {name: [one for card in cards for one in getattr(card, name)] for name in listed}
     return {"backbone": cards[0].backbone if cards else "", **several}
 
 

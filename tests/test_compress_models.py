@@ -1,0 +1,367 @@
+"""Compression of whole embedders: what is saved, loaded, calibrated on, refused."""
+
+import hashlib
+import sys
+
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+
+import workbook as package
+from workbook import backbones, cli, compress
+from workbook.compress.calibration import Calibration, linears
+from workbook.errors import InvalidValueError, UnknownNameError
+from workbook.modules import load_embedder
+from workbook.quantized import is_quantized
+
+TEXTS = [f"text {n}: bees of hive {n * n} fly over {'many ' * n}fields" for n in range(8)]
+
+
+def built(method="mean", backbone="tiny-llama", **options):
+    return package.build(method, backbone, dtype="float32", device="cpu", **options)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return built()
+
+
+def state(model):
+    """Hash of all that a model holds; a save notes in its configuration where it lies, which does not count."""
+    found = hashlib.sha256(str(model[0].resolved()).encode())
+    for name, value in model.state_dict().items():
+        found.update(name.encode() + value.contiguous().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+def weights(model):
+    return [part.weight for block in model[0].decoder.layers for part in linears(block).values()]
+
+
+def loaded(model, folder):
+    model.save(str(folder))
+    return SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
+
+
+@pytest.mark.parametrize("how", compress.CRITERIA)
+@pytest.mark.parametrize(("sparsity", "stays", "of"), [("2:4", 2, 4), ("4:8", 4, 8)])
+def test_pattern_outlives_a_save_and_a_quantization(model, tmp_path, how, sparsity, stays, of):
+    before = state(model)
+    small = compress.prune(model, how, sparsity, TEXTS)
+    again = loaded(small, tmp_path / "pruned")
+    for weight in weights(again):
+        assert weight.dtype is torch.float32
+        assert (weight.view(-1, of) != 0).sum(dim=1).unique().tolist() == [stays]
+    assert (again.encode(TEXTS) == small.encode(TEXTS)).all()
+    quantized = loaded(compress.quantize(again, "gptq", "int8", TEXTS), tmp_path / "quantized")
+    for sparse, codes in zip(weights(again), weights(quantized), strict=True):
+        assert bool((codes[sparse == 0] == 0).all())
+    assert state(model) == before
+
+
+def test_shares_are_of_rows_or_matrices(model):
+    zeros = [(weight == 0).float().mean(dim=1) for weight in weights(compress.prune(model, "wanda", 0.25, TEXTS))]
+    assert {float(one) for rows in zeros for one in rows} == {0.25}
+    for how in ("magnitude", "sparsegpt"):
+        found = compress.report(compress.prune(model, how, 0.25, TEXTS))
+        assert found["zeros"].tolist() == [0.25] * 14
+
+
+@pytest.mark.parametrize("how", compress.ROUNDINGS)
+@pytest.mark.parametrize("form", compress.FORMATS)
+def test_quantized_is_stored_in_a_quarter(model, tmp_path, how, form):
+    before = state(model)
+    small = compress.quantize(model, how, form, TEXTS)
+    again = loaded(small, tmp_path / "one")
+    assert (again.encode(TEXTS) == small.encode(TEXTS)).all()
+    found, whole = compress.report(again), compress.report(model)
+    scales = 4 * found["rows"].sum()
+    assert found["bytes"].sum() - scales == whole["bytes"].sum() / 4
+    assert set(found["dtype"]) == {str(compress.FORMATS[form]).removeprefix("torch.")}
+    saved = compress.disk_bytes(model) - compress.disk_bytes(tmp_path / "one")
+    assert saved == pytest.approx(whole["bytes"].sum() * 3 / 4 - scales, abs=3000)  # names of tensors differ
+    assert compress.drift(model, again, TEXTS) < {"int8": 0.01, "e4m3": 0.03, "e5m2": 0.1}[form]
+    assert (loaded(again, tmp_path / "two").encode(TEXTS) == small.encode(TEXTS)).all()
+    assert (load_embedder(tmp_path / "two", device="cpu").encode(TEXTS) == small.encode(TEXTS)).all()
+    assert state(model) == before
+
+
+@pytest.mark.parametrize("form", compress.FORMATS)
+def test_a_cast_leaves_the_codes(model, form, tmp_path):
+    small = compress.quantize(model, "rtn", form)
+    small.save(str(tmp_path))
+    half = SentenceTransformer(str(tmp_path), trust_remote_code=True, device="cpu", model_kwargs={"dtype": "bfloat16"})
+    cast = compress.quantize(model, "rtn", form)
+    cast[0].decoder.model_parallel = False
+    torch.nn.Module.to(cast, torch.bfloat16)
+    for one in (half, cast):
+        assert one[0].decoder.get_input_embeddings().weight.dtype is torch.bfloat16
+        for first, second in zip(weights(small), weights(one), strict=True):
+            assert second.dtype is first.dtype
+            assert bool((first.view(torch.int8) == second.view(torch.int8)).all())
+        assert one[0].decoder.layers[0].mlp.up_proj.scale.dtype is torch.float32
+        assert compress.drift(small, one, TEXTS) < 0.01
+
+
+@pytest.mark.parametrize("method", package.METHODS)
+def test_every_method(method, tmp_path):
+    tiny = built(method)
+    before = state(tiny)
+    pruned = compress.prune(tiny, "sparsegpt", "2:4", TEXTS, "Retrieve")
+    small = compress.quantize(pruned, "gptq", "e4m3", TEXTS, "Retrieve")
+    again = loaded(small, tmp_path)
+    assert (again.encode(TEXTS, prompt="Retrieve") == small.encode(TEXTS, prompt="Retrieve")).all()
+    assert min(compress.report(again)["zeros"]) >= 0.5
+    assert again[0].resolved()["attention"] == tiny[0].attention
+    others = [name for name in tiny.state_dict() if not any(part in name for part in ("_proj.",))]
+    assert others
+    for name in others:
+        assert bool((tiny.state_dict()[name] == again.state_dict()[name]).all())
+    assert state(tiny) == before
+
+
+@pytest.mark.parametrize("backbone", backbones.TINY)
+def test_every_architecture(backbone, tmp_path):
+    tiny = built(backbone=backbone)
+    pruned = compress.prune(tiny, "wanda", "2:4", TEXTS)
+    small = compress.quantize(pruned, "gptq", "int8", TEXTS)
+    assert (loaded(small, tmp_path).encode(TEXTS) == small.encode(TEXTS)).all()
+    assert len(compress.report(small)) == 14
+
+
+def read(model, texts, changed=lambda block: None):
+    """Norms that each layer reads, block by block."""
+    found = []
+    for _, block, inputs in Calibration(model, texts).blocks(hessian=False):
+        found += [(one.norms, one.tokens) for one in inputs.values()]
+        changed(block)
+    return found
+
+
+def test_calibration_reads_what_the_layers_read(model):
+    """Against one forward pass a text with hooks, counted without the calibration's replay of single blocks."""
+    sums, counted = {}, {}
+
+    def noting(name):
+        def note(_, given, __):
+            sums[name] = sums.get(name, 0) + given[0].square().sum(dim=(0, 1))
+            counted[name] = counted.get(name, 0) + given[0].shape[0] * given[0].shape[1]
+
+        return note
+
+    parts = [(n, part) for n, block in enumerate(model[0].decoder.layers) for part in linears(block).items()]
+    handles = [part.register_forward_hook(noting((n, name))) for n, (name, part) in parts]
+    with torch.no_grad():
+        for text in TEXTS:
+            model(model.preprocess([text]))
+    for handle in handles:
+        handle.remove()
+    tokens = sum(len(row.input_ids) for row in model[0].encode_texts(TEXTS))
+    assert set(counted.values()) == {tokens}
+    for (norms, seen), expected in zip(read(model, TEXTS), sums.values(), strict=True):
+        assert seen == tokens
+        assert torch.allclose(norms, expected.sqrt(), rtol=1e-4)
+
+
+def test_padding_does_not_enter(model):
+    """Long and short texts together give what they give apart: X X^T adds up."""
+    together, apart = read(model, ["a", "b " * 60]), [read(model, ["a"]), read(model, ["b " * 60])]
+    for (norms, tokens), (one, few), (other, many) in zip(together, *apart, strict=True):
+        assert torch.allclose(norms.square(), one.square() + other.square(), rtol=1e-4)
+        assert tokens == few + many
+
+
+def test_later_blocks_read_what_compressed_ones_wrote(model):
+    import copy
+
+    def silence(block):
+        for part in linears(block).values():
+            part.weight.data.zero_()
+
+    whole, silenced = read(model, TEXTS), read(copy.deepcopy(model), TEXTS, silence)
+    assert torch.equal(whole[0][0], silenced[0][0])
+    assert not torch.allclose(whole[7][0], silenced[7][0])
+
+
+def test_instruction_and_template_enter(model):
+    kinds = [Calibration(model, TEXTS), Calibration(model, TEXTS, "Retrieve"), Calibration(built("last-token"), TEXTS)]
+    assert len({kind.tokens for kind in kinds}) == 3
+
+
+def test_default_texts_are_of_the_train_split(docs):
+    from workbook.compress.calibration import default_texts
+
+    texts = default_texts()
+    assert len(texts) == 128
+    assert {*texts} <= {*docs.split("train")["document"]}
+    assert not {*texts} & {*docs.split("test")["document"]}
+
+
+def test_report_and_change(model):
+    small = compress.prune(model, "magnitude", "2:4")
+    found = compress.report(small, model)
+    assert found.columns.tolist() == ["block", "layer", "rows", "columns", "zeros", "dtype", "bytes", "change"]
+    first, second = weights(model)[0].detach(), weights(small)[0].detach()
+    assert found["change"][0] == pytest.approx(float((first - second).norm() / first.norm()))
+    with pytest.raises(InvalidValueError, match="before: expected a model with the same layers"):
+        compress.report(compress.smaller(model, 1), model)
+
+
+@pytest.mark.parametrize("how", [*compress.CRITERIA, *compress.ROUNDINGS])
+def test_sensitivity(model, how):
+    before = state(model)
+    found = compress.sensitivity(model, how, texts=TEXTS, held_out=TEXTS[:3])
+    assert found["block"].tolist() == [0, 1]
+    assert bool((found["drift"] > 0).all())
+    assert state(model) == before
+    if how == "magnitude":
+        import copy
+
+        one = copy.deepcopy(model)
+        both = compress.prune(model, how)
+        one[0].decoder.layers[1] = both[0].decoder.layers[1]
+        assert found["drift"][1] == pytest.approx(compress.drift(model, one, TEXTS[:3]), abs=1e-6)
+
+
+@pytest.mark.parametrize("backbone", ["tiny-llama", "tiny-gemma3"])
+def test_smaller(backbone, tmp_path):
+    tiny = built(backbone=backbone)
+    before = state(tiny)
+    small = compress.smaller(tiny, 1)
+    again = loaded(small, tmp_path)
+    assert len(again[0].decoder.layers) == again[0].decoder.config.num_hidden_layers == 1
+    assert (again.encode(TEXTS) == small.encode(TEXTS)).all()
+    assert compress.disk_bytes(small) < compress.disk_bytes(tiny)
+    assert (compress.smaller(tiny, 2, "evenly").encode(TEXTS) == tiny.encode(TEXTS)).all()
+    assert state(tiny) == before
+
+
+def test_the_card_says_how(model, tmp_path):
+    small = compress.quantize(compress.prune(model, "wanda", "2:4", TEXTS), "rtn", "e5m2")
+    small.save(str(tmp_path))
+    card = (tmp_path / "README.md").read_text(encoding="utf-8")
+    tokens = sum(len(row.input_ids) for row in model[0].encode_texts(TEXTS))
+    assert f"1. pruned by wanda, sparsity 2:4, calibrated on 8 texts of {tokens} tokens\n" in card
+    assert "2. quantized by rtn to e5m2\n" in card
+    model.save(str(tmp_path / "whole"))
+    assert "Compression" not in (tmp_path / "whole" / "README.md").read_text(encoding="utf-8")
+
+
+REFUSED = {
+    "criterion": (lambda m: compress.prune(m, "wand"), UnknownNameError, "Did you mean 'wanda'"),
+    "rounding as criterion": (lambda m: compress.prune(m, "gptq"), UnknownNameError, "Unknown criterion 'gptq'"),
+    "rounding": (lambda m: compress.quantize(m, "wanda"), UnknownNameError, "To prune, name one of"),
+    "format": (lambda m: compress.quantize(m, "rtn", "int4"), UnknownNameError, "Unknown format 'int4'"),
+    "share": (lambda m: compress.prune(m, "wanda", 1.0), InvalidValueError, "a share between 0 and 1"),
+    "pattern": (
+        lambda m: compress.prune(m, "magnitude", "3:5"),
+        InvalidValueError,
+        "divides the 32 columns of self_attn.q_proj in block 0",
+    ),
+    "few tokens": (
+        lambda m: compress.prune(m, "sparsegpt", "2:4", ["a"]),
+        InvalidValueError,
+        r"at least 64 tokens for sparsegpt.*got '2 tokens'",
+    ),
+    "few tokens for GPTQ": (lambda m: compress.quantize(m, "gptq", "int8", ["a"]), InvalidValueError, "for gptq"),
+    "no texts": (lambda m: compress.prune(m, "wanda", "2:4", []), InvalidValueError, "texts: expected at least one"),
+    "a text": (lambda m: compress.prune(m, "wanda", "2:4", "a"), InvalidValueError, "texts: expected at least one"),
+    "no string": (lambda m: compress.prune(m, "wanda", "2:4", [3]), InvalidValueError, "strings"),
+    "blocks": (lambda m: compress.smaller(m, 3), InvalidValueError, "layers: expected a whole number of blocks"),
+    "keep": (lambda m: compress.smaller(m, 1, "last"), UnknownNameError, "Unknown choice of blocks"),
+    "form of criterion": (lambda m: compress.sensitivity(m, form="int8"), InvalidValueError, "nothing with wanda"),
+    "sparsity of rounding": (
+        lambda m: compress.sensitivity(m, "rtn", sparsity="2:4"),
+        InvalidValueError,
+        "nothing with rtn",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(model, case):
+    act, kind, message = REFUSED[case]
+    before = state(model)
+    with pytest.raises(kind, match=message):
+        act(model)
+    assert state(model) == before
+
+
+def test_models_that_are_refused(model):
+    quantized = compress.quantize(model)
+    assert is_quantized(quantized[0].decoder)
+    assert not is_quantized(model[0].decoder)
+    for act in (compress.prune, compress.quantize, lambda one: compress.smaller(one, 1), compress.sensitivity):
+        with pytest.raises(InvalidValueError, match="one that is not quantized"):
+            act(quantized)
+    for act in (compress.prune, compress.quantize, compress.report, compress.sensitivity):
+        with pytest.raises(InvalidValueError, match="first module is a Decoder, got 'Hybrid'"):
+            act(package.hybrid(model, model))
+        with pytest.raises(InvalidValueError, match="first module is a Decoder, got 'str'"):
+            act("mean")
+
+
+def test_a_device_without_the_format(model, monkeypatch):
+    monkeypatch.setitem(compress.FORMATS, "e4m3", "no dtype")  # as a device does: the cast raises a TypeError
+    with pytest.raises(InvalidValueError, match="form: expected a format that cpu holds, got 'e4m3'"):
+        compress.quantize(model, "rtn", "e4m3")
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    def command(*arguments):
+        monkeypatch.setattr(sys, "argv", ["workbook", "compress", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit:
+            cli.main()
+        return exit.value.code, *capsys.readouterr()
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("options", "zeros", "steps"),
+    [
+        (("--how", "wanda", "--sparsity", "2:4"), "50.0%", ["pruned by wanda, sparsity 2:4"]),
+        (("--how", "gptq", "--form", "int8"), "", ["quantized by gptq to int8"]),
+        (("--form", "e4m3", "--how", "rtn"), "", ["quantized by rtn to e4m3"]),
+        (
+            ("--sparsity", "2:4", "--how", "sparsegpt", "--form", "int8"),
+            "50.",
+            ["pruned by sparsegpt, sparsity 2:4", "quantized by gptq to int8"],
+        ),
+    ],
+)
+def test_command(command, docs, tmp_path, options, zeros, steps):
+    code, out, _ = command("mean", "--backbone", "tiny-llama", *options, "-o", tmp_path / "small")
+    assert code == 0
+    assert zeros in next(line for line in out.splitlines() if line.startswith("zeros"))
+    assert f"{compress.disk_bytes(tmp_path / 'small'):,} bytes" in out
+    assert "Layers that changed most" in out
+    card = (tmp_path / "small" / "README.md").read_text(encoding="utf-8")
+    assert [step in card for step in steps] == [True] * len(steps)
+    assert load_embedder(tmp_path / "small", device="cpu").encode(TEXTS).shape == (8, 32)
+
+
+def test_command_on_a_folder(command, model, tmp_path):
+    model.save(str(tmp_path / "model"))
+    code, *_ = command(tmp_path / "model", "--form", "e5m2", "--how", "rtn", "-o", tmp_path / "small")
+    assert code == 0
+    expected = compress.quantize(model, "rtn", "e5m2").encode(TEXTS)
+    assert load_embedder(tmp_path / "small", device="cpu").encode(TEXTS) == pytest.approx(expected, abs=1e-6)
+    code, _, err = command(tmp_path / "small", "--sparsity", "2:4", "-o", tmp_path / "again")
+    assert (code, "one that is not quantized" in err) == (2, True)
+    assert not (tmp_path / "again").exists()
+
+
+def test_command_refuses(command, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("mine")
+    for arguments, message in (
+        (("mean", "-o", tmp_path / "new"), "--sparsity, --form or both"),
+        (("mean", "--form", "int8", "-o", tmp_path / "full"), "--output: expected a folder that is absent or empty"),
+        (("minilm", "--form", "int8", "-o", tmp_path / "new"), "first module is a Decoder"),
+        (("meen", "--form", "int8", "-o", tmp_path / "new"), "Unknown model 'meen'"),
+    ):
+        code, _, err = command(*arguments)
+        assert (code, message in err) == (2, True), err
+    assert [one.name for one in tmp_path.iterdir()] == ["full"]
