@@ -155,13 +155,13 @@ def test_a_first_token_that_is_all_stands_for_itself():
 def test_the_template_on_tokenizers_with_and_without_the_marks():
     """Three tokens where they are known; strings where they are not, and the vocabulary stays as it is."""
     known = Fixture("lens_pooling/text_end_to_end").tokenizer("left")
-    ids, text = TEMPLATES["lens"].encode(known, ["soil"], "Find", 64)[0]
+    ids, text, _ = TEMPLATES["lens"].encode(known, ["soil"], "Find", 64)[0]
     assert known.convert_ids_to_tokens(ids)[:2] == ["<s>", "<instruct>"]
     assert known.convert_ids_to_tokens(ids[text.index(1) - 1]) == "<query>"
     assert (ids[-1], text[-1]) == (known.eos_token_id, 0)
     smol = backbones.load_tokenizer("smollm2-135m")
     size = len(smol)
-    ids, text = TEMPLATES["lens"].encode(smol, ["soil"], "Find", 64)[0]
+    ids, text, _ = TEMPLATES["lens"].encode(smol, ["soil"], "Find", 64)[0]
     assert smol.decode(ids) == f"<instruct>Find\n<query>soil{smol.eos_token}"
     assert smol.decode(ids[text.index(1) - 1]) == ">"
     assert len(smol) == size

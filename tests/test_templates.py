@@ -43,7 +43,7 @@ def stack(tokenizer, template, rows, max_length, padding_side):
     encoded = [template.encode(tokenizer, [text], instruction, max_length)[0] for text, instruction in rows]
     width = max(len(row.input_ids) for row in encoded)
     out = []
-    for ids, pooled in encoded:
+    for ids, pooled, _ in encoded:
         pad = width - len(ids)
         columns = [ids, [1] * len(ids), pooled]
         fill = [tokenizer.pad_token_id, 0, 0]
@@ -201,21 +201,21 @@ def test_pooled_tokens_spell_the_text(name, instruction):
     """Read back with the tokenizer: what is pooled is the text and nothing of the instruction."""
     tokenizer = smollm2_tokenizer()
     for text in ("Basil likes warm soil.", "naïve café 😀", "  two spaces", "{text} {instruction}", "a\tb\x07c"):
-        ids, pooled = TEMPLATES[name].encode(tokenizer, [text], instruction, 128)[0]
+        ids, pooled, _ = TEMPLATES[name].encode(tokenizer, [text], instruction, 128)[0]
         kept = [token for token, keep in zip(ids, pooled, strict=True) if keep and token != tokenizer.eos_token_id]
         assert tokenizer.decode(kept).strip() == text.strip()
 
 
 def test_an_empty_text_is_one_end_token():
     tokenizer = tiny_tokenizer()
-    ids, pooled = PLAIN.encode(tokenizer, [""], None, 8)[0]
+    ids, pooled, _ = PLAIN.encode(tokenizer, [""], None, 8)[0]
     assert ids == [tokenizer.bos_token_id, tokenizer.eos_token_id]
     assert pooled == [0, 1]
 
 
 def test_what_does_not_fit_is_cut_from_the_text():
     tokenizer = tiny_tokenizer()
-    ids, pooled = TEMPLATES["eos"].encode(tokenizer, ["abcdefgh"], "Do:", 9)[0]
+    ids, pooled, _ = TEMPLATES["eos"].encode(tokenizer, ["abcdefgh"], "Do:", 9)[0]
     assert tokenizer.decode(ids) == "<s>Do: abc</s>"
     assert pooled == [0, 0, 0, 0, 0, 1, 1, 1, 1]
 
@@ -261,7 +261,7 @@ def test_examples_are_read_and_never_pooled_nor_cut(smol, text):
             assert len(without.input_ids) <= limit
             extra = len(with_.input_ids) - len(without.input_ids)
             assert (extra > 0) == (instruction == "Find the note")
-            pooled = [[token for token, keep in zip(*one, strict=True) if keep] for one in (without, with_)]
+            pooled = [[token for token, keep in zip(*one[:2], strict=True) if keep] for one in (without, with_)]
             assert pooled[0] == pooled[1]
     prompt = tokenizer.decode(few.encode(tokenizer, ["b"], " Find the note ", 512)[0].input_ids)
     assert prompt.removeprefix("<s>").removesuffix(tokenizer.eos_token) == (
