@@ -43,6 +43,9 @@ SAMPLE = 200
 BATCH = 32
 """Texts that are encoded at once."""
 
+POOLING = 0.1
+"""A step of what follows a frozen decoder, as a share of a pass: assumed."""
+
 tokenizer_of = lru_cache(backbones.load_tokenizer)
 
 LIVE = {
@@ -85,7 +88,9 @@ class Cost:
 
 
 def cost_of_stage(chain: Chain, stage: Stage, backbone: str) -> Cost:
-    """The cost of training one stage."""
+    """The cost of training one stage; of a frozen decoder only that of what follows it, see :func:`of_reading`."""
+    if stage.frozen:
+        return Cost(launched=stage.steps * POOLING)
     columns, mini_batch = COLUMNS.get(stage.objective, 2 + (stage.negatives or 0)), stage.options.get("mini_batch_size")
     if not mini_batch:  # all columns of a whole batch are read in one pass; what is written takes more
         columns = {"reconstruction": 3, "llama2vec": 3, "gritlm": 2}.get(stage.objective, 1)
@@ -99,6 +104,14 @@ def cost_of_stage(chain: Chain, stage: Stage, backbone: str) -> Cost:
     share = ((2 if stage.adapter else 3) + again) / 2
     passes = stage.steps * micro * columns * (1 + bool(mini_batch))
     return Cost(trained, 0, passes, stage.steps * micro * columns * share, trained * share)
+
+
+def of_reading(chain: Chain, stage: Stage, backbone: str) -> Cost:
+    """The cost of reading the texts of a stage once, whose decoder is frozen."""
+    rows = min(stage.limit or math.inf, stage.steps * stage.batch_size)
+    row = tokens_of_row(stage.data, chain.layout().model_dump_json(), stage.objective, 0, stage.max_length, backbone)
+    passes = math.ceil(2 * rows / BATCH)
+    return Cost(0, rows * row, passes, passes / 2, rows * row / 2)
 
 
 @lru_cache
@@ -175,6 +188,9 @@ def of_variant(variant: Variant, scale: str, backbone: str, known: set[str], mea
         if key not in known:
             known.add(key)
             costs.append(cost_of_stage(chain, stage, backbone))
+            if stage.frozen and (states := digest([begun, stage.data, stage.limit, stage.max_length])) not in known:
+                known.add(states)  # which all that follows this decoder shares
+                costs.append(of_reading(chain, stage, backbone))
     return costs
 
 

@@ -135,6 +135,7 @@ def short(stage: Stage, options: argparse.Namespace) -> Stage:
     batch = min(stage.batch_size, options.batch or stage.batch_size)
     changed: dict[str, Any] = {
         "steps": options.steps, "warmup_steps": 1, "decay_steps": None, "batch_size": batch, "blend": False,
+        "mixed": False,
         "accumulation": min(stage.accumulation, batch // 2), "max_length": min(stage.max_length, options.length),
     }  # fmt: skip
     if "mini_batch_size" in stage.options:

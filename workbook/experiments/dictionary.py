@@ -46,7 +46,14 @@ SIZES = {
         "learning_rate": 1e-3,
         "warmup_steps": 60,
     },
-    "gpu": {"steps": 5000, "batch_size": 128, "max_length": 128, "learning_rate": 1e-3, "warmup_steps": 500},
+    "gpu": {
+        "steps": 5000,
+        "batch_size": 128,
+        "limit": 12_000,
+        "max_length": 128,
+        "learning_rate": 1e-3,
+        "warmup_steps": 500,
+    },
     "paper": {
         "data": "e5",
         "steps": 20_000,

@@ -117,13 +117,13 @@ def _modules(model: SentenceTransformer, texts: Sequence[str]) -> tuple[Decoder,
 def _read(module: Decoder, encoded: Encoded) -> dict[str, Any]:
     """The features of one text with its token states, all of one row."""
     names = ("input_ids", "pooling_mask")
-    features = {k: torch.tensor([v], device=module.decoder.device) for k, v in zip(names, encoded, strict=True)}
+    features = {k: torch.tensor([v], device=module.decoder.device) for k, v in zip(names, encoded[:2], strict=True)}
     with reading(module, module.attention):
         return module({**features, "attention_mask": torch.ones_like(features["input_ids"])})
 
 
 def _predicted(module: Decoder, encoded: Encoded) -> list[str]:
     """For every position the token of the text that comes next, or its own if none does."""
-    ids, marked = encoded
+    ids, marked, _ = encoded
     following = zip(ids, [*ids[1:], 0], [*marked[1:], 0], strict=True)
     return [token_text(module.tokenizer, after if of_text else here) for here, after, of_text in following]
