@@ -88,13 +88,13 @@ def headings(notebook: NotebookNode) -> list[tuple[int, str]]:
 
 @_rule
 def size(notebook):
-    """35-70 cells, 1500-3300 words, at most 280 lines of code in short cells."""
+    """35-70 cells, 1500-3500 words, at most 280 lines of code in short cells."""
     words = sum(len(re.findall(r"[^\W\d_][\w'’-]*", c.source)) for c in notebook.cells if c.cell_type == "markdown")
     lines = [_lines(cell) for cell in _code(notebook)]
     if not 35 <= len(notebook.cells) <= 70:
         yield f"{len(notebook.cells)} cells, expected 35 to 70"
-    if not 1500 <= words <= 3300:
-        yield f"{words} words, expected 1500 to 3300"
+    if not 1500 <= words <= 3500:
+        yield f"{words} words, expected 1500 to 3500"
     if sum(lines) > 280:
         yield f"{sum(lines)} lines of code, expected at most 280"
     if lines and statistics.median(lines) > 8:
