@@ -378,7 +378,9 @@ def test_what_a_kept_stage_takes_for_granted():
             "alpha": 32.0,
             "dropout": 0.0,
             "targets": ("q_proj", "k_proj", "v_proj", "o_proj"),
+            "keep_zeros": False,
         },
+        "frozen": False,
         "gradient_checkpointing": False,
         "compiled": False,
     }
