@@ -3,6 +3,7 @@
 import hashlib
 import sys
 
+import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
@@ -365,3 +366,42 @@ def test_command_refuses(command, tmp_path):
         code, _, err = command(*arguments)
         assert (code, message in err) == (2, True), err
     assert [one.name for one in tmp_path.iterdir()] == ["full"]
+
+
+def test_dynamic_layers_round_each_token_by_itself():
+    """Against loops over tokens and rows; a token that is large leaves the others as fine as they were."""
+    torch.manual_seed(0)
+    linear = torch.nn.Linear(24, 5)
+    made = compress.round_to_nearest(linear.weight.data, "int8")
+    layer = compress.QuantizedLinear.of(linear, made, "int8", dynamic=True)
+    states = torch.randn(2, 3, 24)
+    states[0, 0] *= 500
+    states[1, 2] = 0
+    expected = torch.zeros(2, 3, 5)
+    for text in range(2):
+        for token in range(3):
+            step = max(states[text, token].abs().max().item() / 127, 1e-30)
+            codes = (states[text, token] / step).round().int()
+            for row in range(5):
+                product = int((codes * made.codes[row].int()).sum())
+                expected[text, token, row] = product * step * made.scale[row, 0] + linear.bias[row]
+    with torch.no_grad():
+        found = layer(states)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        near = (found - linear(states))[:, 1:].abs().max()
+        assert near < 0.03
+        assert layer(states.bfloat16()).dtype is torch.bfloat16
+
+
+def test_dynamic_is_saved_and_copied_with_the_model(model, tmp_path):
+    stored, dynamic = compress.quantize(model), compress.quantize(model, dynamic=True)
+    for one, other in zip(weights(stored), weights(dynamic), strict=True):
+        assert torch.equal(one, other)
+    vectors = [one.encode(TEXTS) for one in (model, stored, dynamic)]
+    assert not np.array_equal(vectors[1], vectors[2])
+    assert compress.drift(model, dynamic, TEXTS) < 0.01
+    again = loaded(dynamic, tmp_path)
+    np.testing.assert_array_equal(again.encode(TEXTS), vectors[2])
+    assert all(part.dynamic for block in again[0].decoder.layers for part in linears(block).values())
+    with pytest.raises(InvalidValueError, match="dynamic: expected int8, whose products are of integers, got 'e4m3'"):
+        compress.quantize(model, form="e4m3", dynamic=True)

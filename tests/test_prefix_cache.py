@@ -72,6 +72,13 @@ def test_backbones_with_windows_and_without(backbone, kernel):
     assert kept(cached)
 
 
+def test_a_beginning_is_kept_from_the_shortest_that_pays_on():
+    ids = torch.arange(40).expand(4, 40)
+    for length in (prefix.SHORTEST - 1, prefix.SHORTEST):
+        ((beginning, rows),) = prefix.by_beginning(ids, (ids < length).long(), a_pass=0)
+        assert (len(beginning), rows) == (length if length == prefix.SHORTEST else 0, [0, 1, 2, 3])
+
+
 def test_without_bos_too():
     plain, cached = pair()
     for model in (plain, cached):

@@ -319,3 +319,38 @@ def test_the_front_refuses_what_was_not_measured():
         probes.pareto(rows, "cost", "score")
     with pytest.raises(UnknownNameError, match=r"Unknown column 'costs'\. Did you mean 'cost'"):
         probes.pareto(rows, "costs", "score")
+
+
+def test_how_sure_a_front_is():
+    values = np.array([[1.0, 1.0, 1.0, 1.0], [1.0, 0.0, 1.0, 1.0], [2.0, 2.0, 0.0, 0.0], [0.5, 0.5, 0.5, 0.5]])
+    share = probes.front_share([1, 2, 2, 3], values, resamples=4000)
+    assert share[0] == 1  # the cheapest
+    assert share[3] == 0  # worse than the cheapest, whatever is drawn
+    # The second never beats the cheapest; the third does if items 0 and 1 are most of the four drawn: 5 of 16.
+    assert share[1] == 0
+    assert share[2] == pytest.approx(5 / 16, abs=0.03)
+    everything = probes.front_share([1, 2, 2, 3], np.repeat(values.mean(axis=1, keepdims=True), 4, axis=1))
+    rows = pd.DataFrame({"cost": [1, 2, 2, 3], "score": values.mean(axis=1)})
+    assert everything.tolist() == probes.pareto(rows, "cost", "score").astype(float).tolist()
+    with pytest.raises(InvalidValueError, match=r"\(choices, items\) for 2 choices"):
+        probes.front_share([1, 2], values)
+    with pytest.raises(InvalidValueError, match="finite"):
+        probes.front_share([1, 2, 2, np.nan], values)
+
+
+def test_stored_vectors_have_the_cosines_of_what_an_index_holds():
+    vectors = np.random.default_rng(0).normal(size=(6, 20)).astype(np.float32)
+    assert (probes.stored(vectors) == vectors).all()
+    assert (probes.stored(vectors, width=7) == vectors[:, :7]).all()
+    assert (probes.stored(vectors, "float16", 7) == vectors[:, :7].astype(np.float16)).all()
+    whole = probes.stored(vectors, "int8")
+    assert (whole == np.round(whole)).all()
+    assert np.abs(whole).max(axis=1).tolist() == [127] * 6
+    np.testing.assert_allclose(whole * np.abs(vectors).max(axis=1, keepdims=True) / 127, vectors, atol=0.02)
+    signs = np.unpackbits(quantize_embeddings(vectors, "ubinary"), axis=1)[:, :20]
+    assert (probes.stored(vectors, "binary") == 2.0 * signs - 1).all()
+    assert (probes.stored(np.zeros((1, 3)), "int8") == 0).all()
+    with pytest.raises(InvalidValueError, match="width: expected a whole number from 1 to 20, got 21"):
+        probes.stored(vectors, width=21)
+    with pytest.raises(UnknownNameError, match="format"):
+        probes.stored(vectors, "int4")

@@ -62,32 +62,37 @@ class QuantizedLinear(nn.Module):
     """A linear layer that stores its weight in 8 bits and computes in the dtype of its input.
 
     The weight is dequantized in each forward pass: it saves memory and disk, not time, and needs no 8-bit products,
-    which many devices lack. Whatever dtype the model is moved to, codes and scale keep their own.
+    which many devices lack. A ``dynamic`` layer has such products on a CPU, which save time: each token's state is
+    rounded to 8 bits as well, with a scale of its own, found as it comes. One scale for a batch would serve the first
+    token, hundreds of times as large as the others, and round those away. On another device it rounds as on a CPU, and
+    multiplies in the dtype of its input. Whatever dtype the model is moved to, codes and scale keep their own.
 
     Args:
         columns: Width of the input.
         rows: Width of the output.
         bias: Whether there is a bias.
         form: One of :data:`FORMATS`.
+        dynamic: Whether inputs are rounded too, for ``int8``.
     """
 
-    def __init__(self, columns: int, rows: int, bias: bool, form: str):
+    def __init__(self, columns: int, rows: int, bias: bool, form: str, dynamic: bool = False):
         super().__init__()
-        self.in_features, self.out_features = columns, rows
+        self.in_features, self.out_features, self.dynamic = columns, rows, dynamic
         self.register_buffer("weight", torch.zeros(rows, columns).to(dtype_of(form)))
         self.register_buffer("scale", torch.ones(rows, 1, dtype=torch.float32))
         self.bias = nn.Parameter(torch.zeros(rows)) if bias else None
 
     @classmethod
-    def of(cls, linear: nn.Linear, made: Quantized, form: str) -> Self:
+    def of(cls, linear: nn.Linear, made: Quantized, form: str, dynamic: bool = False) -> Self:
         """The layer with another's bias and a quantized weight.
 
         Args:
             linear: The other.
             made: Its weight, quantized.
             form: Format of the codes.
+            dynamic: Whether inputs are rounded too.
         """
-        layer = cls(linear.in_features, linear.out_features, False, form)
+        layer = cls(linear.in_features, linear.out_features, False, form, dynamic)
         layer.weight, layer.scale, layer.bias = made.codes, made.scale, linear.bias
         return layer.train(linear.training)
 
@@ -97,7 +102,18 @@ class QuantizedLinear(nn.Module):
         Args:
             states: Of a floating-point dtype, which the result has too.
         """
-        return F.linear(states, Quantized(self.weight, self.scale).dequantized(states.dtype), self.bias)
+        if not self.dynamic:
+            return F.linear(states, Quantized(self.weight, self.scale).dequantized(states.dtype), self.bias)
+        rows = states.reshape(-1, self.in_features).float()
+        steps = rows.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / 127
+        codes = (rows / steps).round()
+        if states.device.type == "cpu":
+            products = torch._int_mm(codes.to(torch.int8), self.weight.t()).float()
+        else:
+            products = codes @ self.weight.t().float()
+        made = products * steps * self.scale.t()
+        made = made if self.bias is None else made + self.bias
+        return made.to(states.dtype).reshape(*states.shape[:-1], self.out_features)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
         # A cast of the model is one of all floating-point tensors, float8 too. As integers they are moved and not cast.
@@ -111,20 +127,22 @@ class QuantizedLinear(nn.Module):
 
     def extra_repr(self) -> str:
         """Widths and format, for printing the model."""
-        return f"in_features={self.in_features}, out_features={self.out_features}, weight={self.weight.dtype}"
+        sizes = f"in_features={self.in_features}, out_features={self.out_features}"
+        return f"{sizes}, weight={self.weight.dtype}, dynamic={self.dynamic}"
 
 
 _WHOLE = {"weight": torch.int8, "scale": torch.int32}
 
 
-def mark(decoder: PreTrainedModel, form: str) -> None:
+def mark(decoder: PreTrainedModel, form: str, dynamic: bool = False) -> None:
     """Note in a decoder whose layers were quantized how it is stored, so that it is saved and loaded that way.
 
     Args:
         decoder: The decoder.
         form: The format.
+        dynamic: Whether inputs are rounded too.
     """
-    decoder.config.quantization_config = Config(form=form)
+    decoder.config.quantization_config = Config(form=form, dynamic=dynamic)
     decoder.hf_quantizer = Quantizer(decoder.config.quantization_config)
     decoder.is_quantized, decoder.quantization_method = True, METHOD
 
@@ -140,11 +158,12 @@ class Config(QuantizationConfigMixin):
 
     Args:
         form: One of :data:`FORMATS`.
+        dynamic: Whether inputs are rounded too.
         **_: What transformers adds when it reads a configuration.
     """
 
-    def __init__(self, form: str = "int8", **_: Any):
-        self.quant_method, self.form = METHOD, form
+    def __init__(self, form: str = "int8", dynamic: bool = False, **_: Any):
+        self.quant_method, self.form, self.dynamic = METHOD, form, dynamic
         dtype_of(form)
 
 
@@ -155,10 +174,10 @@ class Quantizer(HfQuantizer):
     requires_calibration = True
 
     def _process_model_before_weight_loading(self, model: PreTrainedModel, **kwargs: Any) -> None:
-        form = self.quantization_config.form
+        form, dynamic = self.quantization_config.form, self.quantization_config.dynamic
         for block in model.get_decoder().layers:
             for name, linear in [(n, m) for n, m in block.named_modules() if isinstance(m, nn.Linear)]:
-                layer = QuantizedLinear(linear.in_features, linear.out_features, linear.bias is not None, form)
+                layer = QuantizedLinear(linear.in_features, linear.out_features, linear.bias is not None, form, dynamic)
                 block.set_submodule(name, layer)
 
     def is_serializable(self) -> bool:

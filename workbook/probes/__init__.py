@@ -5,8 +5,10 @@ A probe takes a sentence-transformers model whose first module is a `workbook.mo
 
 from .anchors import anchor_losses, regenerated
 from .batches import measured_negatives
-from .cost import BITS, OF_ONE_RUN, encoding_cost, index_bytes, index_cost, pareto, training_cost
+from .compute import SIZES, Bill, Size, estimate, padding_share
+from .cost import OF_ONE_RUN, encoding_cost, front_share, pareto, training_cost
 from .dictionary import DEAD, adam_bound, dead, influence, movement, perplexity, silencing, top_tokens
+from .index import BITS, index_bytes, index_cost, stored
 from .latents import discriminating_latents, latent_attention, token_attention
 from .lexicon import by_position, top_clusters
 from .negatives import IN_BATCH, false_negative_counts, false_negatives, label_loss, pushed_away
@@ -19,15 +21,20 @@ __all__ = [
     "DEAD",
     "IN_BATCH",
     "OF_ONE_RUN",
+    "SIZES",
     "TIE",
+    "Bill",
+    "Size",
     "adam_bound",
     "anchor_losses",
     "by_position",
     "dead",
     "discriminating_latents",
     "encoding_cost",
+    "estimate",
     "false_negative_counts",
     "false_negatives",
+    "front_share",
     "index_bytes",
     "index_cost",
     "influence",
@@ -37,6 +44,7 @@ __all__ = [
     "layer_means",
     "measured_negatives",
     "movement",
+    "padding_share",
     "pareto",
     "perplexity",
     "prefix_movement",
@@ -46,6 +54,7 @@ __all__ = [
     "recency",
     "regenerated",
     "silencing",
+    "stored",
     "token_attention",
     "top_clusters",
     "top_tokens",

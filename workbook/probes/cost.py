@@ -1,4 +1,4 @@
-"""Costs of training, embedding and search: tokens, bytes and time; and the front of quality against cost.
+"""Costs of training and embedding, in tokens and time; and the front of quality against cost.
 
 Time is :func:`clock`'s: of one thread on a CPU that of this process, so that other work on the machine does not count.
 """
@@ -14,10 +14,8 @@ import numpy as np
 import pandas as pd
 import torch
 from sentence_transformers.util import batch_to_device
-from sklearn.feature_extraction import DictVectorizer
 
 from ..errors import InvalidValueError, UnknownNameError, whole
-from ..vocabulary.sparse import sparse
 from .states import decoder_of
 
 if TYPE_CHECKING:
@@ -25,13 +23,8 @@ if TYPE_CHECKING:
 
     from ..training.recipe import Stage
 
-BITS = {"float32": 32, "float16": 16, "int8": 8, "binary": 1}
-"""Bits per number of a vector, by storage format."""
 OF_ONE_RUN = "Of turns in one run: another run or machine may differ by more than the interval says."
 """What limits every timing, as the caveat of a quantity."""
-
-_CPU = torch.device("cpu")
-_SPARSE_BYTES = 8  # four for a weight, four for the number of its cluster
 
 
 def clock(device: torch.device) -> float:
@@ -125,72 +118,6 @@ def training_cost(
     return _timed(rows)
 
 
-def index_cost(queries: np.ndarray, documents: np.ndarray, tops: Sequence[int | None]) -> pd.DataFrame:
-    """Cost and quality of search in lexicon vectors that are cut to their largest weights; queries stay whole.
-
-    Args:
-        queries: (queries, dim); the document in the same row is the right one.
-        documents: (documents, dim), as many as queries or more.
-        tops: Numbers of weights kept per document, in a sparse index; None for whole vectors, by a matrix product.
-
-    Returns:
-        One row per top and query: ``top`` (the width for None), ``query`` (its row), ``reciprocal_rank`` (of the right
-        document, x 100; equal scores count against it), ``bytes`` (per document: four for a weight and four for the
-        number of its cluster, but at most those of the whole vector) and ``milliseconds`` (per query).
-
-    Raises:
-        InvalidValueError: Fewer documents than queries, vectors of different widths, or a top below 1.
-    """
-    if queries.shape[1:] != documents.shape[1:] or len(queries) > len(documents):
-        got = f"{queries.shape} and {documents.shape}"
-        raise InvalidValueError("queries, documents", "rows of one width, a document or more for each query", got)
-    frames, gold = [], np.arange(len(queries))
-    for top in tops:
-        asked, index, size = queries, documents, _dense_bytes(documents.shape[1])
-        if top is not None:
-            rows = [sparse(queries, queries.shape[1]), sparse(documents, top)]
-            table = DictVectorizer(dtype=np.float32).fit([*rows[0], *rows[1]])
-            asked, index = map(table.transform, rows)
-            size = _sparse_bytes(rows[1], documents.shape[1])
-        began = clock(_CPU)
-        scores = asked @ index.T
-        spent = clock(_CPU) - began
-        scores = scores if top is None else scores.toarray()
-        ranks = (scores >= scores[gold, gold][:, None]).sum(axis=1)
-        found = {"top": top or documents.shape[1], "query": gold, "reciprocal_rank": 100 / ranks, "bytes": size}
-        frames.append(pd.DataFrame(found | {"milliseconds": 1000 * spent / len(queries)}))
-    return pd.concat(frames, ignore_index=True)
-
-
-def index_bytes(vectors: np.ndarray, tops: Sequence[int] = ()) -> pd.DataFrame:
-    """Bytes of documents' vectors in an index, by storage format.
-
-    Only the numbers are counted, not the ids, nor what a search structure adds.
-
-    Args:
-        vectors: (documents, dim).
-        tops: For lexicon vectors: numbers of the largest weights kept per document, in a sparse index.
-
-    Returns:
-        One row per format, whole vectors first: ``form`` (a key of :data:`BITS`; ``top 8`` for vectors that are cut)
-        and ``bytes`` (mean per document; of cut vectors as in :func:`index_cost`).
-
-    Raises:
-        InvalidValueError: No vectors, a top below 1, or tops for vectors with numbers below 0.
-
-    Examples:
-        >>> index_bytes(np.ones((2, 576)), tops=(8,))["bytes"].tolist()
-        [2304.0, 1152.0, 576.0, 72.0, 64.0]
-    """
-    vectors = np.asarray(vectors)
-    if vectors.ndim != 2 or not vectors.size:
-        raise InvalidValueError("vectors", "numbers (documents, dim)", vectors.shape)
-    dim = vectors.shape[1]
-    rows = [(form, _dense_bytes(dim, form)) for form in BITS]
-    rows += [(f"top {top}", _sparse_bytes(sparse(vectors, top), dim)) for top in tops]
-    return pd.DataFrame(rows, columns=["form", "bytes"])
-
-
 def pareto(rows: pd.DataFrame, cost: str, score: str) -> pd.Series:
     """The rows on the front of quality against cost.
 
@@ -217,10 +144,34 @@ def pareto(rows: pd.DataFrame, cost: str, score: str) -> pd.Series:
             raise UnknownNameError("column", column, map(str, rows))
         if not np.isfinite(rows[column].to_numpy(float)).all():
             raise InvalidValueError(column, "finite numbers", rows[column].tolist(), "Leave out what was not measured.")
-    costs, scores = (rows[column].to_numpy(float) for column in (cost, score))
-    as_good = (costs <= costs[:, None]) & (scores >= scores[:, None])  # the column's row against the row's
-    better = as_good & ((costs < costs[:, None]) | (scores > scores[:, None]))
-    return pd.Series(~better.any(axis=1), index=rows.index, name="front")
+    found = _on_front(*(rows[column].to_numpy(float) for column in (cost, score)))
+    return pd.Series(found, index=rows.index, name="front")
+
+
+def front_share(costs: Sequence[float], values: np.ndarray, resamples: int = 2000, seed: int = 0) -> np.ndarray:
+    """Share of resamples of the items in which each choice is on the front: how sure a front is.
+
+    Args:
+        costs: Of each choice.
+        values: What each choice reached on each item, such as a reciprocal rank, (choices, items).
+        resamples: Draws of as many items as there are, with replacement.
+        seed: Of the draws.
+
+    Returns:
+        float64 (choices,), 0 to 1; with equal costs or scores as :func:`pareto`.
+
+    Raises:
+        InvalidValueError: Another shape, or numbers that are not finite.
+    """
+    costs, values = np.asarray(costs, dtype=float), np.asarray(values, dtype=float)
+    if values.ndim != 2 or costs.shape != values.shape[:1] or not values.size:
+        raise InvalidValueError("values", f"numbers (choices, items) for {len(costs)} choices", values.shape)
+    if not (np.isfinite(costs).all() and np.isfinite(values).all()):
+        raise InvalidValueError("costs, values", "finite numbers", "others", "Leave out what was not measured.")
+    items = values.shape[1]
+    draws = np.random.default_rng(seed).multinomial(items, np.full(items, 1 / items), size=resamples)
+    scores = np.round(draws @ values.T / items, 12)  # sums in another order are no difference
+    return np.mean([_on_front(costs, of_draw) for of_draw in scores], axis=0)
 
 
 def _forward_and_backward(
@@ -254,10 +205,7 @@ def _timed(rows: Sequence[tuple[int, str, int, float]]) -> pd.DataFrame:
     return frame[frame["turn"] >= 0].reset_index(drop=True)
 
 
-def _dense_bytes(dim: int, form: str = "float32") -> float:
-    return float(np.ceil(dim * BITS[form] / 8))
-
-
-def _sparse_bytes(rows: Sequence[Mapping[int, float]], dim: int) -> float:
-    """Mean bytes of cut vectors, at most those of whole ones."""
-    return min(_dense_bytes(dim), _SPARSE_BYTES * sum(map(len, rows)) / len(rows))
+def _on_front(costs: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    as_good = (costs <= costs[:, None]) & (scores >= scores[:, None])  # the column's row against the row's
+    better = as_good & ((costs < costs[:, None]) | (scores > scores[:, None]))
+    return ~better.any(axis=1)
