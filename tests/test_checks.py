@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import workbook
 from workbook import backbones, checks, evaluation, probes
-from workbook.checks import anchor, causal2vec, compare, compress, lens, llm2vec, nv_embed
+from workbook.checks import anchor, causal2vec, compare, compress, efficiency, lens, llm2vec, nv_embed
 from workbook.data.curation import mine
 from workbook.errors import InvalidValueError
 from workbook.modules import Lexicon
@@ -744,6 +744,96 @@ def test_the_exercises_of_notebook_07_are_what_the_library_computes(capsys):
 @pytest.mark.parametrize(("check", "right"), [(compare.exercise_1, on_front), (compare.exercise_2, added)])
 @pytest.mark.parametrize("spoil", SPOILS)
 def test_spoilt_answers_of_notebook_07(check, right, spoil):
+    """As for the solutions of every notebook."""
+    assert "not yet." in check_said(check, [spoil(right)])
+
+
+# The exercises of notebook 08
+
+
+def batched(lengths, size):
+    return [lengths[at : at + size] for at in range(0, len(lengths), size)]
+
+
+def padded(lengths, size):
+    return 1 - sum(lengths) / sum(len(one) * max(one) for one in batched(lengths, size))
+
+
+def operations(weights, layers, width, tokens, front):
+    return 2 * weights * tokens + 4 * layers * width * tokens * (tokens + front)
+
+
+def as_steps(vectors, width, most=127):
+    first = vectors[:, :width]
+    steps = np.abs(first).max(axis=1, keepdims=True) / most
+    return np.round(np.divide(first, steps, out=np.zeros_like(first), where=steps > 0))
+
+
+EFFICIENCY = [
+    (
+        efficiency.exercise_1,
+        padded,
+        {
+            "one batch": lambda x, n: padded(x, len(x)),
+            "sorted": lambda x, n: padded(sorted(x), n),
+            "the last one full": lambda x, n: 1 - sum(x) / sum(n * max(one) for one in batched(x, n)),
+            "of real tokens": lambda x, n: sum(len(one) * max(one) for one in batched(x, n)) / sum(x) - 1,
+            "mean of batches": lambda x, n: np.mean([padded(one, n) for one in batched(x, n)]),
+            "real share": lambda x, n: 1 - padded(x, n),
+            "cells": lambda x, n: sum(len(one) * max(one) for one in batched(x, n)) - sum(x),
+        },
+    ),
+    (
+        efficiency.exercise_2,
+        operations,
+        {
+            "one for a weight": lambda w, d, h, n, f: operations(w / 2, d, h, n, f),
+            "scores alone": lambda w, d, h, n, f: operations(w, d, h / 2, n, f),
+            "no front": lambda w, d, h, n, f: operations(w, d, h, n, 0),
+            "the front read": lambda w, d, h, n, f: operations(w, d, h, n + f, 0),
+            "one layer": lambda w, d, h, n, f: operations(w, 1, h, n, f),
+            "no attention": lambda w, d, h, n, f: operations(w, 0, h, n, f),
+            "the causal half": lambda w, d, h, n, f: 2 * w * n + 4 * d * h * n * ((n + 1) / 2 + f),
+            "linear": lambda w, d, h, n, f: 2 * w * n + 4 * d * h * (n + f),
+        },
+    ),
+    (
+        efficiency.exercise_3,
+        as_steps,
+        {
+            "rounded first": lambda v, n: as_steps(v, v.shape[1])[:, :n],
+            "the last": lambda v, n: as_steps(v[:, ::-1], n),
+            "128 steps": lambda v, n: as_steps(v, n, 128),
+            "one scale": lambda v, n: np.round(v[:, :n] / np.abs(v[:, :n]).max() * 127),
+            "signed": lambda v, n: np.round(127 * v[:, :n] / np.maximum(v[:, :n].max(axis=1, keepdims=True), 1e-9)),
+            "of columns": lambda v, n: np.round(127 * v[:, :n] / np.maximum(np.abs(v[:, :n]).max(axis=0), 1e-9)),
+            "not rounded": lambda v, n: 127 * v[:, :n] / np.maximum(np.abs(v[:, :n]).max(axis=1, keepdims=True), 1e-9),
+            "whole": lambda v, n: as_steps(v, v.shape[1]),
+            "signs": lambda v, n: np.sign(v[:, :n]),
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("check", "right", "wrong"), EFFICIENCY, ids=["padded", "operations", "as_steps"])
+def test_exercises_of_notebook_08(capsys, check, right, wrong):
+    reject(capsys, check, right, wrong)
+
+
+def test_the_exercises_of_notebook_08_are_what_the_library_computes(capsys):
+    def of_size(weights, layers, width, tokens, front):
+        return probes.Size(weights, layers, width).flops(tokens, front)
+
+    def kept(vectors, width):
+        return probes.stored(vectors, "int8", width)
+
+    for answer, check in zip((probes.padding_share, of_size, kept), [row[0] for row in EFFICIENCY], strict=True):
+        assert said(capsys, answer, check).endswith("correct.\n")
+
+
+@pytest.mark.parametrize(("check", "right"), [row[:2] for row in EFFICIENCY])
+@pytest.mark.parametrize("spoil", SPOILS)
+def test_spoilt_answers_of_notebook_08(check, right, spoil):
     """As for the solutions of every notebook."""
     assert "not yet." in check_said(check, [spoil(right)])
 
