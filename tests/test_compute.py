@@ -98,3 +98,17 @@ def test_padding_refuses_what_is_no_batch():
     for lengths, size, said in (([], 2, "at least one"), ([3, 0], 2, "lengths"), ([3], 0, "batch_size")):
         with pytest.raises(InvalidValueError, match=said):
             probes.padding_share(lengths, size)
+
+
+def test_utilisation_is_operations_over_time_over_the_peak():
+    decoder = backbones.load_decoder("tiny-llama", device="cpu")
+    found = probes.utilisation(decoder, [(1, 8), (4, 16)], turns=3)
+    assert found[["turn", "texts", "tokens"]].to_numpy().tolist() == [
+        [turn, *batch] for turn in range(3) for batch in ((1, 8), (4, 16))
+    ]
+    flops = found["texts"] * [Size.of(decoder).flops(tokens) for tokens in found["tokens"]]
+    assert found["utilisation"].tolist() == pytest.approx((flops / found["seconds"] / found["peak"]).tolist())
+    assert (found["utilisation"] > 0).all()
+    for batches, turns, said in (([(0, 8)], 1, "texts"), ([(1, 0)], 1, "tokens"), ([(1, 8)], 0, "turns")):
+        with pytest.raises(InvalidValueError, match=said):
+            probes.utilisation(decoder, batches, turns)

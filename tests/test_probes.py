@@ -323,19 +323,44 @@ def test_the_front_refuses_what_was_not_measured():
 
 def test_how_sure_a_front_is():
     values = np.array([[1.0, 1.0, 1.0, 1.0], [1.0, 0.0, 1.0, 1.0], [2.0, 2.0, 0.0, 0.0], [0.5, 0.5, 0.5, 0.5]])
-    share = probes.front_share([1, 2, 2, 3], values, resamples=4000)
-    assert share[0] == 1  # the cheapest
-    assert share[3] == 0  # worse than the cheapest, whatever is drawn
-    # The second never beats the cheapest; the third does if items 0 and 1 are most of the four drawn: 5 of 16.
-    assert share[1] == 0
-    assert share[2] == pytest.approx(5 / 16, abs=0.03)
-    everything = probes.front_share([1, 2, 2, 3], np.repeat(values.mean(axis=1, keepdims=True), 4, axis=1))
+    found = probes.measured_front([1, 2, 2, 3], values, resamples=4000)
     rows = pd.DataFrame({"cost": [1, 2, 2, 3], "score": values.mean(axis=1)})
-    assert everything.tolist() == probes.pareto(rows, "cost", "score").astype(float).tolist()
+    assert found["front"].tolist() == probes.pareto(rows, "cost", "score").tolist() == [True, False, False, False]
+    # The cheapest always is; the third if items 0 and 1 are most of the four drawn: 5 times of 16.
+    assert found["sure"].drop(2).tolist() == [1, 0, 0]
+    assert found["sure"][2] == pytest.approx(5 / 16, abs=0.03)
+    assert found[["low", "high"]].iloc[[0, 2, 3]].to_numpy().tolist() == [[1, 1], [0, 2], [0.5, 0.5]]
+    many = np.random.default_rng(0).normal(size=(1, 400))
+    found = probes.measured_front([1], many)
+    error = many.std() / 20
+    assert found.loc[0, ["low", "high"]].tolist() == pytest.approx(
+        [many.mean() - 1.96 * error, many.mean() + 1.96 * error], abs=0.2 * error
+    )
     with pytest.raises(InvalidValueError, match=r"\(choices, items\) for 2 choices"):
-        probes.front_share([1, 2], values)
+        probes.measured_front([1, 2], values)
     with pytest.raises(InvalidValueError, match="finite"):
-        probes.front_share([1, 2, 2, np.nan], values)
+        probes.measured_front([1, 2, 2, np.nan], values)
+
+
+def test_index_forms_against_a_loop():
+    draw = np.random.default_rng(0)
+    queries, documents = draw.normal(size=(5, 12)).astype(np.float32), draw.normal(size=(9, 12)).astype(np.float32)
+    found = probes.index_forms(queries, documents, (4, 12)).set_index(["form", "width", "query"])
+    assert len(found) == 4 * 2 * 5
+    for form in probes.BITS:
+        for width in (4, 12):
+            size = probes.index_bytes(documents[:, :width]).set_index("form").loc[form, "bytes"]
+            kept = [probes.stored(one[None], form, width)[0] for one in documents]
+            for number, query in enumerate(queries):
+                cosines = [query[:width] @ one / np.linalg.norm(query[:width]) / np.linalg.norm(one) for one in kept]
+                rank = sorted(cosines, reverse=True).index(cosines[number]) + 1
+                row = found.loc[form, width, number]
+                assert row["reciprocal_rank"] == pytest.approx(100 / rank)
+                assert row["bytes"] == size
+    same = probes.index_forms(queries, np.ones((5, 12)), (12,))
+    assert (same["reciprocal_rank"] == 20).all()  # equal cosines count against the right one
+    with pytest.raises(InvalidValueError, match="a document or more for each query"):
+        probes.index_forms(queries, documents[:3], (4,))
 
 
 def test_stored_vectors_have_the_cosines_of_what_an_index_holds():

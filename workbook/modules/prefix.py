@@ -14,8 +14,12 @@ from transformers.cache_utils import DynamicLayer
 
 BYTES = 2**29
 """Most bytes of keys, values and states that a model keeps, 512 MiB; of what is more, the longest unused goes first."""
-SHORTEST = 8
-"""Tokens from which on a beginning is kept: a shorter one, such as BOS alone, is as quickly read again."""
+SHORTEST = 4
+"""Tokens from which on a beginning is kept. Reading fewer, such as BOS alone, again and again costs next to nothing.
+
+With SmolLM2-135M in float32 on one thread and documents of some 40 tokens, what is kept saves about its share of the
+tokens, down to the shortest: encoding is 1.02 times as fast with 1 token kept, 1.07 with 3, and 1.13 with 5.
+"""
 
 
 class _Behind(DynamicLayer):

@@ -5,10 +5,10 @@ A probe takes a sentence-transformers model whose first module is a `workbook.mo
 
 from .anchors import anchor_losses, regenerated
 from .batches import measured_negatives
-from .compute import SIZES, Bill, Size, estimate, padding_share
-from .cost import OF_ONE_RUN, encoding_cost, front_share, pareto, training_cost
+from .compute import SIZES, Bill, Size, estimate, padding_share, utilisation
+from .cost import OF_ONE_RUN, encoding_cost, measured_front, pareto, training_cost
 from .dictionary import DEAD, adam_bound, dead, influence, movement, perplexity, silencing, top_tokens
-from .index import BITS, index_bytes, index_cost, stored
+from .index import BITS, index_bytes, index_cost, index_forms, stored
 from .latents import discriminating_latents, latent_attention, token_attention
 from .lexicon import by_position, top_clusters
 from .negatives import IN_BATCH, false_negative_counts, false_negatives, label_loss, pushed_away
@@ -34,14 +34,15 @@ __all__ = [
     "estimate",
     "false_negative_counts",
     "false_negatives",
-    "front_share",
     "index_bytes",
     "index_cost",
+    "index_forms",
     "influence",
     "label_loss",
     "latent_attention",
     "layer_cosine",
     "layer_means",
+    "measured_front",
     "measured_negatives",
     "movement",
     "padding_share",
@@ -59,6 +60,7 @@ __all__ = [
     "top_clusters",
     "top_tokens",
     "training_cost",
+    "utilisation",
     "vector_lengths",
     "vector_map",
     "word_guesses",

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
+import pandas as pd
+import torch
 from torch import nn
 from transformers import PreTrainedModel
 
 from ..errors import InvalidValueError, whole
+from .cost import clock
 
 
 class Size(NamedTuple):
@@ -137,6 +140,46 @@ def estimate(
     flops = texts * float(size.flops(lengths, front).mean())
     seconds = flops / (peak * utilisation)
     return Bill(texts * float(lengths.mean()), flops, seconds, seconds / 3600 * price)
+
+
+def utilisation(decoder: PreTrainedModel, batches: Sequence[tuple[int, int]], turns: int = 5) -> pd.DataFrame:
+    """Share of a device's peak that a decoder reaches, the peak being that of a bare product of matrices.
+
+    The product is of 1,024 rows by a matrix of the model's width by four times that, in the decoder's dtype, timed in
+    turn with the batches.
+
+    Args:
+        decoder: A transformers decoder.
+        batches: Texts and tokens a text of each batch; there is no padding.
+        turns: Timed rounds, after one to warm up.
+
+    Returns:
+        One row per turn (from 0) and batch: ``turn``, ``texts``, ``tokens``, ``seconds``, ``peak`` (operations a second
+        of the product in that turn) and ``utilisation`` (:meth:`Size.flops` a second, over the peak).
+
+    Raises:
+        InvalidValueError: Numbers that are not positive whole ones.
+    """
+    turns, size, wide = whole("turns", turns), Size.of(decoder), decoder.config.hidden_size
+    kind = {"device": decoder.device, "dtype": decoder.dtype}
+    left, right, rows = torch.ones(1024, wide, **kind), torch.ones(wide, 4 * wide, **kind), []
+    with torch.no_grad():
+        for turn in range(-1, turns):
+            product = _seconds(lambda: left @ right, decoder.device)
+            peak = 2 * left.numel() * right.shape[1] / product
+            for texts, tokens in batches:
+                shape = whole("texts", texts), whole("tokens", tokens)
+                ids = torch.ones(shape, dtype=torch.long, device=decoder.device)
+                spent = _seconds(lambda ids=ids: decoder(input_ids=ids, use_cache=False), decoder.device)
+                rows.append((turn, *shape, spent, peak, texts * size.flops(tokens) / spent / peak))
+    frame = pd.DataFrame(rows, columns=["turn", "texts", "tokens", "seconds", "peak", "utilisation"])
+    return frame[frame["turn"] >= 0].reset_index(drop=True)
+
+
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
+    began = clock(device)
+    work()
+    return clock(device) - began
 
 
 def padding_share(lengths: Sequence[int], batch_size: int) -> float:

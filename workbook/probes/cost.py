@@ -148,17 +148,19 @@ def pareto(rows: pd.DataFrame, cost: str, score: str) -> pd.Series:
     return pd.Series(found, index=rows.index, name="front")
 
 
-def front_share(costs: Sequence[float], values: np.ndarray, resamples: int = 2000, seed: int = 0) -> np.ndarray:
-    """Share of resamples of the items in which each choice is on the front: how sure a front is.
+def measured_front(costs: Sequence[float], values: np.ndarray, resamples: int = 2000, seed: int = 0) -> pd.DataFrame:
+    """The front of quality against cost, with intervals, and how sure it is of each choice.
 
     Args:
         costs: Of each choice.
-        values: What each choice reached on each item, such as a reciprocal rank, (choices, items).
+        values: What each choice reached on each of the same items, such as a reciprocal rank, (choices, items).
         resamples: Draws of as many items as there are, with replacement.
         seed: Of the draws.
 
     Returns:
-        float64 (choices,), 0 to 1; with equal costs or scores as :func:`pareto`.
+        One row per choice, in the order given: ``cost``, ``score`` (the mean over items), ``low`` and ``high`` (its
+        95 % interval), ``front`` (see :func:`pareto`), and ``sure``, the share of resamples in which it is on the
+        front, 0 to 1. Intervals are of items alone: costs are taken as they are.
 
     Raises:
         InvalidValueError: Another shape, or numbers that are not finite.
@@ -166,12 +168,14 @@ def front_share(costs: Sequence[float], values: np.ndarray, resamples: int = 200
     costs, values = np.asarray(costs, dtype=float), np.asarray(values, dtype=float)
     if values.ndim != 2 or costs.shape != values.shape[:1] or not values.size:
         raise InvalidValueError("values", f"numbers (choices, items) for {len(costs)} choices", values.shape)
-    if not (np.isfinite(costs).all() and np.isfinite(values).all()):
-        raise InvalidValueError("costs, values", "finite numbers", "others", "Leave out what was not measured.")
+    found = pd.DataFrame({"cost": costs, "score": values.mean(axis=1)})
+    found["front"] = pareto(found, "cost", "score")
     items = values.shape[1]
     draws = np.random.default_rng(seed).multinomial(items, np.full(items, 1 / items), size=resamples)
-    scores = np.round(draws @ values.T / items, 12)  # sums in another order are no difference
-    return np.mean([_on_front(costs, of_draw) for of_draw in scores], axis=0)
+    scores = np.round(draws @ values.T / items, 9)  # sums in another order are no difference
+    found["low"], found["high"] = np.percentile(scores, [2.5, 97.5], axis=0)
+    found["sure"] = np.mean([_on_front(costs, of_draw) for of_draw in scores], axis=0)
+    return found[["cost", "score", "low", "high", "front", "sure"]]
 
 
 def _forward_and_backward(

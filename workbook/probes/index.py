@@ -36,9 +36,7 @@ def index_cost(queries: np.ndarray, documents: np.ndarray, tops: Sequence[int | 
     Raises:
         InvalidValueError: Fewer documents than queries, vectors of different widths, or a top below 1.
     """
-    if queries.shape[1:] != documents.shape[1:] or len(queries) > len(documents):
-        got = f"{queries.shape} and {documents.shape}"
-        raise InvalidValueError("queries, documents", "rows of one width, a document or more for each query", got)
+    _refuse_other(queries, documents)
     frames, gold = [], np.arange(len(queries))
     for top in tops:
         asked, index, size = queries, documents, _dense_bytes(documents.shape[1])
@@ -51,7 +49,7 @@ def index_cost(queries: np.ndarray, documents: np.ndarray, tops: Sequence[int | 
         scores = asked @ index.T
         spent = clock(_CPU) - began
         scores = scores if top is None else scores.toarray()
-        ranks = (scores >= scores[gold, gold][:, None]).sum(axis=1)
+        ranks = _ranks(scores)
         found = {"top": top or documents.shape[1], "query": gold, "reciprocal_rank": 100 / ranks, "bytes": size}
         frames.append(pd.DataFrame(found | {"milliseconds": 1000 * spent / len(queries)}))
     return pd.concat(frames, ignore_index=True)
@@ -118,6 +116,45 @@ def stored(vectors: np.ndarray, form: str = "float32", width: int | None = None)
         steps = np.abs(kept).max(axis=1, keepdims=True) / 127
         return np.divide(kept, steps, out=np.zeros_like(kept), where=steps > 0).round()
     return kept.astype(form).astype(np.float32)
+
+
+def index_forms(queries: np.ndarray, documents: np.ndarray, widths: Sequence[int]) -> pd.DataFrame:
+    """Quality of search in documents' vectors that are cut and rounded; queries are cut and stay in float32.
+
+    Args:
+        queries: (queries, dim); the document in the same row is the right one.
+        documents: (documents, dim), as many as queries or more.
+        widths: Numbers that are kept of a vector, the first ones.
+
+    Returns:
+        One row per format, width and query: ``form`` (a key of :data:`BITS`), ``width``, ``bytes`` (per document),
+        ``query`` (its row), ``reciprocal_rank`` (by cosine, of the right document, x 100; equal ones count against it).
+
+    Raises:
+        InvalidValueError: Fewer documents than queries, vectors of different widths, or a width that is not there.
+    """
+    _refuse_other(queries, documents)
+    frames = []
+    for form in BITS:
+        for width in widths:
+            index = stored(documents, form, width)
+            lengths = np.maximum(np.linalg.norm(index, axis=1), np.finfo(np.float32).tiny)
+            found = {"form": form, "width": width, "bytes": _dense_bytes(width, form), "query": range(len(queries))}
+            ranks = _ranks(stored(queries, width=width) @ index.T / lengths)
+            frames.append(pd.DataFrame(found | {"reciprocal_rank": 100 / ranks}))
+    return pd.concat(frames, ignore_index=True)
+
+
+def _refuse_other(queries: np.ndarray, documents: np.ndarray) -> None:
+    if queries.shape[1:] != documents.shape[1:] or len(queries) > len(documents):
+        got = f"{queries.shape} and {documents.shape}"
+        raise InvalidValueError("queries, documents", "rows of one width, a document or more for each query", got)
+
+
+def _ranks(scores: np.ndarray) -> np.ndarray:
+    """Rank of the document in a query's own row, from 1; equal scores count against it."""
+    gold = np.arange(len(scores))
+    return (scores >= scores[gold, gold][:, None]).sum(axis=1)
 
 
 def _dense_bytes(dim: int, form: str = "float32") -> float:
