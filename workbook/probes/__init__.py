@@ -8,7 +8,8 @@ from .batches import measured_negatives
 from .cost import BITS, OF_ONE_RUN, encoding_cost, index_bytes, index_cost, pareto, training_cost
 from .dictionary import DEAD, adam_bound, dead, influence, movement, perplexity, silencing, top_tokens
 from .latents import discriminating_latents, latent_attention, token_attention
-from .lexicon import by_position, top_clusters
+from .lexicon import by_position, cluster_names, top_clusters
+from .matches import faithfulness, lexicon_readings, matched, matches
 from .negatives import IN_BATCH, false_negative_counts, false_negatives, label_loss, pushed_away
 from .states import TIE, layer_cosine, layer_means, prefix_movement, prefix_test, reading, recency
 from .vectors import vector_lengths, vector_map
