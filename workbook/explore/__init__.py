@@ -2,6 +2,7 @@
 
 from .compress import CompressionExplorer
 from .dictionary import DictionaryLab
+from .glass import GlassBox
 from .methods import MethodExplorer
 from .negatives import NegativesExplorer
 from .single import AnchorExplorer, Explorer, LatentExplorer, LexiconExplorer, PrefixExplorer
@@ -11,6 +12,7 @@ __all__ = [
     "CompressionExplorer",
     "DictionaryLab",
     "Explorer",
+    "GlassBox",
     "LatentExplorer",
     "LexiconExplorer",
     "MethodExplorer",

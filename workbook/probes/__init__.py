@@ -4,12 +4,14 @@ A probe takes a sentence-transformers model whose first module is a `workbook.mo
 """
 
 from .anchors import anchor_losses, regenerated
+from .atlas import cluster_map, printed_pairs
 from .batches import measured_negatives
 from .cost import BITS, OF_ONE_RUN, encoding_cost, index_bytes, index_cost, pareto, training_cost
 from .dictionary import DEAD, adam_bound, dead, influence, movement, perplexity, silencing, top_tokens
+from .keywords import KEYWORD_KINDS, keyword_kinds
 from .latents import discriminating_latents, latent_attention, token_attention
 from .lexicon import by_position, cluster_names, top_clusters
-from .matches import faithfulness, lexicon_readings, matched, matches
+from .matches import LexiconReading, faithfulness, lexicon_readings, matched, matches
 from .negatives import IN_BATCH, false_negative_counts, false_negatives, label_loss, pushed_away
 from .states import TIE, layer_cosine, layer_means, prefix_movement, prefix_test, reading, recency
 from .vectors import vector_lengths, vector_map
@@ -19,29 +21,39 @@ __all__ = [
     "BITS",
     "DEAD",
     "IN_BATCH",
+    "KEYWORD_KINDS",
     "OF_ONE_RUN",
     "TIE",
+    "LexiconReading",
     "adam_bound",
     "anchor_losses",
     "by_position",
+    "cluster_map",
+    "cluster_names",
     "dead",
     "discriminating_latents",
     "encoding_cost",
+    "faithfulness",
     "false_negative_counts",
     "false_negatives",
     "index_bytes",
     "index_cost",
     "influence",
+    "keyword_kinds",
     "label_loss",
     "latent_attention",
     "layer_cosine",
     "layer_means",
+    "lexicon_readings",
+    "matched",
+    "matches",
     "measured_negatives",
     "movement",
     "pareto",
     "perplexity",
     "prefix_movement",
     "prefix_test",
+    "printed_pairs",
     "pushed_away",
     "reading",
     "recency",

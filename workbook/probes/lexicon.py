@@ -56,12 +56,12 @@ def top_clusters(
         features = read_one(module, encoded)
         weights = sparse(lexicon(features)["sentence_embedding"], top)[0]
         words = lexicon.words(module.tokenizer, weights)
-        positions, predicted = lexicon.contributions(features)[0].tolist(), predicted(module, encoded)
+        positions, following = lexicon.contributions(features)[0].tolist(), predicted(module, encoded)
         marked = features["input_ids"][features["pooling_mask"].bool()]
         own = set(lexicon.clusters[marked].tolist())
         for (cluster, weight), held in zip(weights.items(), words, strict=True):
             position = positions[cluster]
-            rows.append((index, cluster, weight, held, position, predicted[position], cluster in own))
+            rows.append((index, cluster, weight, held, position, following[position], cluster in own))
     return pd.DataFrame(rows, columns=["text", "cluster", "weight", "words", "position", "token", "own"])
 
 

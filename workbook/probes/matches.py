@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
+from scipy.sparse import csr_array
 
 from ..errors import InvalidValueError, whole
 from ..modules.lexicon import pooled_positions
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 ORDERS, CHANGES = ("matched", "random"), ("delete", "keep")
 DELETED = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Numbers of clusters that :func:`faithfulness` deletes if it is not told."""
+_ROUNDING = 1e-12
+"""What is left of a difference from which its only part was taken."""
 
 
 class LexiconReading(NamedTuple):
@@ -169,14 +172,17 @@ def faithfulness(
         "random": [generator.random(queries.shape) for _ in range(draws)],
     }
     places = {order: [_places(key, active) for key in found] for order, found in keys.items()}
-    frames = []
+    full, frames = queries @ documents.T, []
     for k in deleted:
-        for change in CHANGES:
-            for order in ORDERS:
-                chosen = [place < k if change == "keep" else place >= k for place in places[order]]
-                left = np.mean([_outcome(queries * kept, documents, right) for kept in chosen], axis=0)
-                columns = {"change": change, "order": order, "clusters": k, "score": left[0]}
-                frames.append(pd.DataFrame({"query": range(len(queries)), **columns, "reciprocal_rank": left[1]}))
+        for order in ORDERS:
+            # Few weights of each query: a sparse product takes a fraction of the time.
+            parts = [csr_array(queries * (place < k)) @ documents.T for place in places[order]]
+            for change in CHANGES:
+                outcomes = [_outcome(part if change == "keep" else full - part, right) for part in parts]
+                score, reciprocal_rank = np.mean(outcomes, axis=0)
+                columns = {"change": change, "order": order, "clusters": k}
+                columns |= {"score": score, "reciprocal_rank": reciprocal_rank}
+                frames.append(pd.DataFrame({"query": range(len(queries)), **columns}))
     return pd.concat(frames, ignore_index=True)
 
 
@@ -188,12 +194,12 @@ def _places(keys: np.ndarray, active: np.ndarray) -> np.ndarray:
     return places
 
 
-def _outcome(queries: np.ndarray, documents: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Score and reciprocal rank of the right documents."""
-    scores = queries @ documents.T
+def _outcome(scores: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Score and reciprocal rank of the right documents, from the scores of all, (queries, documents)."""
     own = np.take_along_axis(scores, right[:, None], axis=1)
-    above, equal = (scores > own).sum(axis=1), (scores == own).sum(axis=1)  # equal to itself, too
-    return own[:, 0], 1 / (above + (equal + 1) / 2)
+    equal = np.abs(scores - own) <= _ROUNDING  # itself, too
+    above = ((scores > own) & ~equal).sum(axis=1)
+    return own[:, 0], 1 / (above + (equal.sum(axis=1) + 1) / 2)
 
 
 def _weights(name: str, vectors: np.ndarray) -> np.ndarray:
