@@ -87,8 +87,9 @@ class GlassBox(Panel):
         documents = np.stack([reading.weights for reading in self._readings.values()])
         lost = documents[:, [*off]] @ query[[*off]]
         scores = documents @ query
-        columns = {"before": _ranks(scores), "score": scores - lost, "change": -lost, "document": self.documents}
-        frame = pd.DataFrame({"rank": _ranks(scores - lost)} | columns)
+        left = scores - lost
+        columns = {"before": _ranks(scores), "score": left, "change": left - scores, "document": self.documents}
+        frame = pd.DataFrame({"rank": _ranks(left)} | columns)
         return frame.sort_values("rank").reset_index(drop=True)
 
     def split(self, text: str, document: str = FIRST) -> pd.DataFrame:

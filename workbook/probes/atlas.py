@@ -62,19 +62,17 @@ def printed_pairs(assignment: torch.Tensor, tokenizer: PreTrainedTokenizerBase, 
     return pd.DataFrame(rows, columns=["cluster", "first", "second", "pairs", "together", "chance"])
 
 
-def cluster_map(
-    clusters: Clusters, tokenizer: PreTrainedTokenizerBase, printed: pd.DataFrame, *, seed: int = 0
-) -> pd.DataFrame:
+def cluster_map(clusters: Clusters, tokenizer: PreTrainedTokenizerBase, printed: pd.DataFrame) -> pd.DataFrame:
     """The clusters of a head on a plane, and which of them hold words of the printed ones.
 
     The plane is that of t-SNE of the centroids, less their mean and scaled to length 1: near each other is what was
-    near, but distances between far points mean nothing. Four thousand clusters take some ten seconds.
+    near, but distances between far points mean nothing. Its seed is fixed. Four thousand clusters take some ten
+    seconds.
 
     Args:
         clusters: The clusters, four or more.
         tokenizer: The tokenizer of the head.
         printed: Columns ``cluster`` and ``token``: ``workbook.papers.published("lens_clusters")``.
-        seed: Of t-SNE.
 
     Returns:
         One row per cluster, those that hold most tokens of a printed one first: ``k`` (their number), ``cluster`` (from
@@ -83,8 +81,7 @@ def cluster_map(
         none) and ``held`` (how many of them it holds).
 
     Raises:
-        InvalidValueError: Fewer than four clusters, a ``seed`` that is not a whole number, or as
-            :func:`printed_pairs`.
+        InvalidValueError: Fewer than four clusters, or as :func:`printed_pairs`.
 
     Source: LENS, tables 4 and 7; the map is this project's.
     """
@@ -92,12 +89,12 @@ def cluster_map(
     from sklearn.manifold import TSNE
 
     _check(printed, clusters.assignment, tokenizer)
-    k, seed = whole("number of clusters", len(clusters), 4), whole("seed", seed, 0)
+    k = whole("number of clusters", len(clusters), 4)
     rows = clusters.centroids.double().numpy()
     directions = normalize(rows - rows.mean(axis=0))
     parts = min(50, *directions.shape)
-    plane = TSNE(2, perplexity=min(30, (k - 1) / 3), init="pca", max_iter=500, random_state=seed)
-    x, y = plane.fit_transform(PCA(parts, random_state=seed).fit_transform(directions)).T.astype(float)
+    plane = TSNE(2, perplexity=min(30, (k - 1) / 3), init="pca", max_iter=500, random_state=0)
+    x, y = plane.fit_transform(PCA(parts, random_state=0).fit_transform(directions)).T.astype(float)
     tokens = range(k)
     frame = pd.DataFrame({"k": k, "cluster": tokens, "x": x, "y": y, "size": clusters.sizes.numpy()})
     frame["name"] = [", ".join(name_of(tokenizer, clusters.members(cluster).tolist())) for cluster in tokens]
