@@ -145,6 +145,16 @@ def test_an_explanation_that_is_true_by_construction_is_faithful():
     assert ranks["delete", "random"] < ranks["keep", "matched"]
 
 
+def test_clusters_chosen_with_the_document_in_hand_help_it_in_noise_too():
+    """What the docstring warns of."""
+    queries, documents = (np.maximum(np.random.default_rng(seed).normal(size=(50, 400)), 0) for seed in (1, 2))
+    frame = probes.faithfulness(queries, documents, range(50), deleted=(0, 16))
+    means = frame.groupby(["change", "order", "clusters"])["reciprocal_rank"].mean()
+    assert means["delete", "random", 0] < 0.3
+    assert means["keep", "matched", 16] > 0.95
+    assert means["delete", "matched", 16] < means["delete", "random", 16]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -176,7 +186,8 @@ def test_a_cluster_is_named_by_the_tokens_nearest_to_its_centre(tiny):
         own = [int(token) for token in (model[1].clusters[: len(tokenizer)] == cluster).nonzero()]
         directions = rows[own] / np.linalg.norm(rows[own], axis=1, keepdims=True).clip(1e-12)
         centre = directions.mean(axis=0)
-        order = sorted(range(len(own)), key=lambda place: np.linalg.norm(directions[place] - centre))
+        cosines = directions @ centre / np.linalg.norm(centre).clip(1e-12)
+        order = sorted(range(len(own)), key=lambda place, cosines=cosines: -round(cosines[place], 5))
         expected = name_of(tokenizer, [own[place] for place in order], 3)
         assert names[cluster] == ", ".join(repr(text)[1:-1].replace(" ", "␣") for text in expected)
     assert probes.cluster_names(model, [7, 3], top=3) == [names[7], names[3]]

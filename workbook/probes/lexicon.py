@@ -151,7 +151,8 @@ def cluster_names(
     owner = assignment[tokens]
     directions = normalize(rows[tokens.to(rows.device)].float().cpu(), dim=1)
     centres = torch.zeros(len(lexicon.head), directions.shape[1]).index_add_(0, owner, directions)
-    nearness = (directions * centres[owner]).sum(dim=1)
+    nearness = (directions * normalize(centres, dim=1)[owner]).sum(dim=1)
+    nearness = nearness.round(decimals=5)  # of two tokens both are as near: the first by number, whatever the rounding
     members: dict[int, list[int]] = {cluster: [] for cluster in chosen}
     for place in nearness.argsort(descending=True, stable=True).tolist():
         members[int(owner[place])].append(int(tokens[place]))

@@ -137,6 +137,10 @@ def faithfulness(
     right document it falls in rank faster than without as many random clusters of the query (comprehensiveness); and
     those few alone rank it about as well as all (sufficiency).
 
+    The clusters are chosen with the right document in hand, which helps it even where vectors are noise: kept alone,
+    they rank it first there too. So a curve is to be compared with that of another head or of vectors whose clusters
+    mean nothing; random clusters of the same query control for the number alone.
+
     Args:
         queries: (queries, clusters), lexicon vectors, numbers of 0 or more.
         documents: (documents, clusters).
