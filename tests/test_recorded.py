@@ -88,7 +88,7 @@ def missing(experiment, folder):
 STANDING = {
     "03_pooling": ("cpu", 48),
     "03_recipes": ("cpu", 15),
-    "03_dictionary": ("night", 7),
+    "03_dictionary": ("night", 35),
     "09_compress": ("quick", 8),
 }
 """Experiments whose grids wait for scale night: the scale of the record that notebooks read, and its cells so far."""
