@@ -42,6 +42,9 @@ ABSOLUTE_PATH = re.compile(r"(?<![\w.:/<])(/(home|Users|root|tmp|usr|opt|mnt|var
 WORDS = re.compile(r"\b(rivals?|told by|for sure|closings?|closed by|random weights)\b", re.IGNORECASE)
 """What the text does not say: negative or candidate, defined by, clear of zero, suffix, random initialisation."""
 
+ROOM = {"# 03": (70, 3500, 280)}
+"""Most cells, words and lines of code of a notebook by how its title begins: 03 has a laboratory besides its paper."""
+
 RULES: list[Callable[[NotebookNode], Iterator[str]]] = []
 
 
@@ -88,15 +91,16 @@ def headings(notebook: NotebookNode) -> list[tuple[int, str]]:
 
 @_rule
 def size(notebook):
-    """35-70 cells, 1500-3500 words, at most 280 lines of code in short cells."""
+    """35-55 cells, 1500-2500 words, at most 250 lines of code in short cells; more where :data:`ROOM` says so."""
+    most_cells, most_words, most_lines = ROOM.get(notebook.cells[0].source[:4], (55, 2500, 250))
     words = sum(len(re.findall(r"[^\W\d_][\w'’-]*", c.source)) for c in notebook.cells if c.cell_type == "markdown")
     lines = [_lines(cell) for cell in _code(notebook)]
-    if not 35 <= len(notebook.cells) <= 70:
-        yield f"{len(notebook.cells)} cells, expected 35 to 70"
-    if not 1500 <= words <= 3500:
-        yield f"{words} words, expected 1500 to 3500"
-    if sum(lines) > 280:
-        yield f"{sum(lines)} lines of code, expected at most 280"
+    if not 35 <= len(notebook.cells) <= most_cells:
+        yield f"{len(notebook.cells)} cells, expected 35 to {most_cells}"
+    if not 1500 <= words <= most_words:
+        yield f"{words} words, expected 1500 to {most_words}"
+    if sum(lines) > most_lines:
+        yield f"{sum(lines)} lines of code, expected at most {most_lines}"
     if lines and statistics.median(lines) > 8:
         yield f"the median code cell has {statistics.median(lines):g} lines, expected at most 8"
     for number, count in enumerate(lines, 1):

@@ -106,6 +106,7 @@ def test_scale_gpu_keeps_to_its_budgets(docs):
     assert records["passes"].sum() < 90_000
     # Ten times the budget of a night, but for what is sized by texts, and no data set is gone through again and again.
     assert records["trained tokens"].sum() < 2.8e8
+    assert (records["trained tokens"] / records["models"] < 3.3e6).all(), "however many models a grid has"
     for method, name in (("lens", "distilled"), ("nv-embed", "retrieval")):
         (stage,) = recipe(method, "gpu").only(name).stages
         assert stage.steps * stage.batch_size <= 9000, "rows of docs-mined-large"

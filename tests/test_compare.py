@@ -166,13 +166,6 @@ def test_variants_of_notebook_03_are_read_back_from_their_names():
         assert len(variant.stages) == row.stage
 
 
-def test_shuffled_clusters_are_far_from_nothing():
-    """Small clusters agree by chance: with as many clusters as texts they would wholly."""
-    chance = nv_embed.shuffled_clusters("cpu")
-    assert list(chance) == ["PackageClustering", "TopicClustering"]
-    assert all(40 < score < 75 for score in chance.values())
-
-
 def test_gains_over_the_causal_model_beside_the_paper():
     paper = papers.published("llm2vec_mteb").query("benchmark == 'MTEB subset of 15' and pooling == 'mean'")
     table = above_uni(paper, pd.DataFrame({"variant": ["Bi", "Uni"], "score": [36.0, 40.0]}))

@@ -358,7 +358,7 @@ def test_command_refuses(command, tmp_path):
     (tmp_path / "full" / "file").write_text("mine")
     for arguments, message in (
         (("mean", "-o", tmp_path / "new"), "--sparsity, --form or both"),
-        (("mean", "--form", "int8", "-o", tmp_path / "full"), "--output: expected a folder that is absent or empty"),
+        (("mean", "--form", "int8", "-o", tmp_path / "full"), "Expected an absent or empty folder"),
         (("minilm", "--form", "int8", "-o", tmp_path / "new"), "first module is a Decoder"),
         (("meen", "--form", "int8", "-o", tmp_path / "new"), "Unknown model 'meen'"),
     ):

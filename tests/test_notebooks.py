@@ -214,7 +214,7 @@ def changed(place, **attributes):
 BREACHES = {
     "28 cells, expected 35": lambda n: n.cells.__delitem__(slice(8, 15)),
     "words, expected 1500": lambda n: [c.update(source="Few.") for c in n.cells if c.source.startswith("All")],
-    "lines of code, expected at most 280": lambda n: [c.update(source="x\n" * 40) for c in codes(n)],
+    "lines of code, expected at most 250": lambda n: [c.update(source="x\n" * 30) for c in codes(n)],
     "median code cell has 9 lines": lambda n: [c.update(source="x\n" * 9) for c in codes(n)],
     "In [2] has 31 lines": changed(1, source="x\n" * 31),
     "bytes, expected at most 500 kB": printed(stream("x" * 500_000)),

@@ -494,14 +494,13 @@ def compress(
     """
     if not (sparsity or form):
         raise InvalidValueError("compress", "--sparsity, --form or both", "neither")
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise InvalidValueError("--output", "a folder that is absent or empty", str(output))
     from transformers.utils import logging as transformers_logging
 
     from . import compress as compression
     from . import embedders
-    from .files import atomic_folder
+    from .files import atomic_folder, refuse_filled
 
+    refuse_filled(output)
     transformers_logging.disable_progress_bar()
     before = small = embedders.load(model, backbone=backbone).model
     if sparsity:

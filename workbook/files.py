@@ -310,6 +310,16 @@ def is_empty(folder: Path) -> bool:
     return all(path.name == LOCK or path.name.startswith(_SCRATCH) for path in folder.iterdir())
 
 
+def refuse_filled(folder: Path) -> None:
+    """Refuse a place for a new folder where something stands; see :func:`is_empty`.
+
+    Raises:
+        OutputError: A file, or a folder that holds something.
+    """
+    if folder.exists() and not (folder.is_dir() and is_empty(folder)):
+        raise OutputError(f"Expected an absent or empty folder, got {folder}. Choose another with --output.")
+
+
 def make_folder(path: Path) -> None:
     """Create a folder and its parents; an existing one is left as it is.
 

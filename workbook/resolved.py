@@ -29,9 +29,8 @@ ADDED_LATER: dict[str, dict[str, Any]] = {
 
 The name is that of the class that has the field, which holds for its subclasses too, or that of options without a
 class: ``encoder``, or a pooling's such as ``lexicon pooling`` (its module's class stands for those of a built model). A
-field with that value is left out of a description, so
-that records, kept stages and trained folders made before it existed remain valid; any other value shows. The value is
-the one that means "as before", whatever the current default.
+field with that value is left out of a description, so that records, kept stages and trained folders made before it
+existed remain valid; any other value shows. The value is the one that means "as before", whatever the current default.
 """
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 from datasets import Dataset
 
-from ..corpora.authored import instruction_of
+from ..corpora.authored import MININGS, instruction_of
 from ..corpora.docs import load_docs
 from ..corpora.public import e5, wiki1m, wikitext
 from ..corpora.reading import arrow, records, rows_of, texts_of
@@ -29,7 +29,7 @@ RETRIEVAL = "retrieval"
 ENDINGS = (".jsonl", ".csv", ".txt")
 """Endings of a user's file."""
 
-_OTHER_MININGS = ("random", "naive", "90", "99")
+_OTHER_MININGS = ("random", *(one for one in MININGS if one != "95"))
 _NEGATIVE = re.compile(r"negative(?:_(\d+))?")
 _WORDS = (5, 60)  # of a sentence of the docs corpus
 # Neither a single letter nor one of these abbreviations ends a sentence: "e.g. NumPy", "Cohen et al. (1996)".

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pandas as pd
+
+from ..compress import CRITERIA
 from ..evaluation.effects import Quantity
 from ..methods import retraining
 from .compare import learned, quantities
 from .grid import SUITES, Experiment, Variant
 from .suite import smaller, suites_and_loss
 
-CRITERIA = ("magnitude", "wanda", "sparsegpt")
 PATTERNS = {"2:4": "2:4", "4:8": "4:8", "unstructured": 0.5}
 """Patterns of half the weights, with their names in the library."""
 
@@ -89,7 +91,7 @@ GRID = Experiment(
 EXPERIMENTS = (GRID,)
 
 
-def judged_quantities(rows) -> dict[str, Quantity]:
+def judged_quantities(rows: pd.DataFrame) -> dict[str, Quantity]:
     """What the claims of appendix A are about, by the names in their rules.
 
     Nothing is tested if the uncompressed model did not learn, or half of its layers where they are compared. A pruned

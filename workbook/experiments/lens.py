@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -44,7 +44,7 @@ def lexicon(
     pooling: str = "max",
     mask: str = "bidirectional",
     clusters: int | str = 4000,
-    **others: bool,
+    **others: Any,
 ) -> Variant:
     """LENS, trained, with another pooling, mask, number of clusters or head.
 
@@ -53,7 +53,7 @@ def lexicon(
         pooling: ``max``, ``sum`` or ``last``.
         mask: ``causal`` or ``bidirectional``.
         clusters: Number of clusters, or ``vocabulary`` for none.
-        **others: Options of the lexicon, such as ``centred``.
+        **others: Options of the lexicon, such as ``zero``.
     """
     options = {"pooling": pooling, "clusters": clusters} | others
     return Variant(variant, "lens", _STAGE, {"attention": mask, "pooling_options": options})
@@ -119,7 +119,7 @@ BY_SIZE = Experiment(
     description="LENS by the number of clusters of its head: the offline suites",
     variants=(
         *(lexicon(str(clusters), clusters=clusters) for clusters in CLUSTERS),
-        lexicon("4000, not centred", centred=False),
+        lexicon("4000, not centred", zero="paper"),
     ),
     sizes=smaller,
     measure=suites_and_loss,

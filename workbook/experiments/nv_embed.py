@@ -6,11 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from sklearn.metrics import v_measure_score
 
-from .. import evaluation
 from ..methods import nv_embed
 from ..training.recipe import Recipe
 from .grid import SUITES, Experiment, Variant
@@ -49,20 +46,6 @@ def parts(variants: pd.Series) -> pd.DataFrame:
 
 
 _measure = partial(suites_and_loss, others=("PackageClustering",), english=FEW_ENGLISH)
-
-
-def shuffled_clusters(scale: str) -> dict[str, float]:
-    """Scores of clustering at chance: the mean V-measure (points) of labels shuffled a hundred times.
-
-    Returns:
-        The scores by task, ``PackageClustering`` and ``TopicClustering``, at the sizes of the experiments.
-    """
-    draw, found = np.random.default_rng(0), {}
-    for task in ("PackageClustering", "TopicClustering"):
-        labels = np.array(evaluation.tasks([task], smaller(scale))[0].dataset["test"]["labels"])
-        scores = [v_measure_score(labels, draw.permutation(labels)) for _ in range(100)]
-        found[task] = 100 * float(np.mean(scores))
-    return found
 
 
 POOLING = Experiment(

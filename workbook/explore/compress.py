@@ -10,16 +10,16 @@ import numpy as np
 import pandas as pd
 
 from .. import compress
+from ..compress import CRITERIA
 from ..errors import InvalidValueError, UnknownNameError
 from .panel import Panel, answered, as_html, refuse_blank, text_field
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-CRITERIA = ("magnitude", "wanda", "sparsegpt")
 SPARSITIES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, "4:8", "2:4", 0.6, 0.7, 0.8, 0.9)
 """Shares of weights that are zero, anywhere in a layer or in a pattern, from nothing on."""
-FORMS = ("as it is", "int8", "e4m3", "e5m2")
+FORMS = ("as it is", *compress.FORMATS)
 _SHOWN = (0.3, 0.5, "4:8", "2:4", 0.7)  # in a table, which computes all of its rows
 
 
@@ -58,7 +58,7 @@ class CompressionExplorer(Panel):
 
         Args:
             query: A text.
-            criterion: One of :data:`CRITERIA`; does not matter at sparsity 0.
+            criterion: One of ``workbook.compress.CRITERIA``; does not matter at sparsity 0.
             sparsity: One of :data:`SPARSITIES`.
             form: One of :data:`FORMS`.
 

@@ -15,8 +15,12 @@ if TYPE_CHECKING:
     import torch
     from sentence_transformers import SentenceTransformer
 
+    from ..modules import Decoder, Lexicon
+
 LOADING = ("dtype", "attn_implementation", "device", "adapter")
 """Options that say how a backbone is loaded, not what is built on it."""
+
+_TEXTS = 64  # by which a share of active weights is measured
 
 
 class Options(TypedDict, total=False):
@@ -157,6 +161,7 @@ class Chain:
         from .. import backbones
         from ..adapters import with_adapters
         from ..modules import make_decoder, make_pooling
+        from ..modules.lexicon import share_of
 
         if isinstance(backbone, SentenceTransformer):
             decoder, tokenizer = _shared(backbone, chain.attention, list(loading))
@@ -181,7 +186,21 @@ class Chain:
             width, name = module.get_embedding_dimension(), decoder.config.name_or_path
             pooling = make_pooling(chain.pooling, width, name, **chain.pooling_options)
         modules = [module, pooling.to(decoder.device)]
+        if (share := share_of(chain.pooling_options.get("zero"))) is not None:
+            _activate(module, pooling, share)
         return SentenceTransformer(modules=modules, device=str(decoder.device), similarity_fn_name="cosine")
+
+
+def _activate(decoder: Decoder, lexicon: Lexicon, share: float) -> None:
+    """Set the zero of a lexicon by the first of the authored texts."""
+    import torch
+    from sentence_transformers.util import batch_to_device
+
+    from ..corpora.authored import topics
+
+    texts = topics()["text"].head(_TEXTS).tolist()
+    with torch.no_grad():
+        lexicon.activate(share, decoder(batch_to_device(decoder.preprocess(texts), decoder.decoder.device)))
 
 
 def _shared(model: SentenceTransformer, attention: str, loading: list[str]) -> tuple[Any, Any]:

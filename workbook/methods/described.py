@@ -129,6 +129,7 @@ def _parts(chain: Chain, options: dict, stage: Stage, trainable: bool) -> Iterat
     with torch.device("meta"):  # no weights, and no random numbers
         pooling = make_pooling(chain.pooling, 8, "", **options)
     if any(True for _ in pooling.parameters()):
-        name = "latents" if "latents" in options else "layers"
+        latents = options.get("latents")
+        name = "latents" if latents and options["train_dictionary"] else "layers"
         # Chunks of running text are not pooled.
-        yield name, "dictionary", str(options.get("latents", "")), get(stage.objective).reads != "chunks"
+        yield name, "dictionary", str(latents or ""), get(stage.objective).reads != "chunks"

@@ -255,11 +255,8 @@ class LatentAttention(AttentionPooling):
 
     def _multiplied(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The dictionary as the states see it: keys (dim, heads * latents), values (heads * latents, dim)."""
-        k, v = (
-            self.to_kv(self.context_norm(self.dictionary.to(self.context_norm.weight.dtype)))
-            .unflatten(-1, (2, self.heads, -1))
-            .unbind(1)
-        )
+        dictionary = self.dictionary.to(self.context_norm.weight.dtype)  # one that does not train may be in half
+        k, v = self.to_kv(self.context_norm(dictionary)).unflatten(-1, (2, self.heads, -1)).unbind(1)
         q = self.to_q.weight.unflatten(0, (self.heads, -1))
         out = self.to_out.weight.unflatten(1, (self.heads, -1))
         keys = torch.einsum("hcd,rhc->dhr", q, k) * self.head_dimension**-0.5

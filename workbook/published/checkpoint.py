@@ -15,8 +15,8 @@ from sentence_transformers import SentenceTransformer
 from transformers import MistralConfig, MistralModel, PreTrainedTokenizerFast
 
 from .. import backbones
-from ..errors import DamagedFileError, InvalidValueError, ModelNotFoundError, OutputError, UnknownNameError
-from ..files import atomic_folder, check_room, is_empty
+from ..errors import DamagedFileError, InvalidValueError, ModelNotFoundError, UnknownNameError
+from ..files import atomic_folder, check_room, refuse_filled
 from ..modules import Decoder
 from ..modules.card import give_card
 from .layouts import LAYOUTS, Layout, Parts, shapes_of
@@ -180,8 +180,7 @@ def convert(
         OutputError: The output holds something, or can't be written, or has too little room.
         UnknownNameError, ModelNotFoundError, InvalidValueError, DamagedFileError, AttentionError: As :func:`load`.
     """
-    if output.exists() and not (output.is_dir() and is_empty(output)):
-        raise OutputError(f"Expected an absent or empty folder, got {output}. Choose another with --output.")
+    refuse_filled(output)
     dtype = None if dtype is None else backbones.as_dtype(dtype)
     checkpoint = find(name)
     told(checkpoint.described())

@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 from ..backbones import CARRIED, shown
-from ..errors import InvalidValueError, MissingDataError, OutputError
-from ..files import atomic_folder, cache_path, is_empty, is_whole, verify_checksums, write_checksums
+from ..errors import InvalidValueError, MissingDataError
+from ..files import atomic_folder, cache_path, is_whole, refuse_filled, verify_checksums, write_checksums
 from .folder import finished_stages
 
 _CONFIG = "adapter_config.json"
@@ -47,8 +47,7 @@ def export_adapters(folder: Path, output: Path) -> list[Path]:
                 f"stage {name}", "one that trained adapters", "all parameters",
                 "The trained model itself is what there is of it: load that.",
             )  # fmt: skip
-    if output.exists() and not (output.is_dir() and is_empty(output)):
-        raise OutputError(f"Expected an absent or empty folder, got {output}. Choose another with --output.")
+    refuse_filled(output)
     named = CARRIED[backbone].hub if backbone in CARRIED else shown(backbone)
     with atomic_folder(output) as made:
         for name, place in kept.items():

@@ -19,7 +19,7 @@ from ..files import (
     atomic_file,
     cache_path,
     check_room,
-    is_empty,
+    refuse_filled,
     remove_scratch,
     scratch_folder,
     sha256,
@@ -232,8 +232,7 @@ def _begin(output: Path, written: dict[str, Any], size: int, resume: bool, held:
                 raise MissingDataError(
                     f"Expected a training to resume in {output}, found no {PLAN}. Start one: leave --resume out."
                 )
-            if output.exists() and not (output.is_dir() and is_empty(output)):
-                raise OutputError(f"Expected an absent or empty folder, got {output}. Choose another with --output.")
+            refuse_filled(output)
         _hold(output, held)
         before = _plan(output)
         remove_scratch(output)
