@@ -78,9 +78,10 @@ def by_position(
         instruction: The bare task instruction in front of the text, or None.
 
     Returns:
-        log(1 + relu(logit)), float64 (pooled positions, clusters). The rows are the positions in order, each labelled
-        with the ``token`` that it predicts, as in :func:`top_clusters`; a token that occurs twice is there twice. The
-        largest value of a column, or with ``sum`` pooling their sum, is the weight before scaling to length 1.
+        log(1 + relu(logit - zero)), float64 (pooled positions, clusters). The rows are the positions in order, each
+        labelled with the ``token`` that it predicts, as in :func:`top_clusters`; a token that occurs twice is there
+        twice. The largest value of a column, or with ``sum`` pooling their sum, is the weight before scaling to length
+        1.
 
     Raises:
         InvalidValueError: A text or instruction that is not a string, no clusters or one that the Lexicon does not
@@ -96,7 +97,7 @@ def by_position(
     features = read_one(module, encoded)
     pooled = pooled_positions(features["pooling_mask"], features["attention_mask"], lexicon.pooling)[0]
     # By the module itself: some of its rows, and every position as a text of one token.
-    part = Lexicon(lexicon.head[chosen.tolist()], "last")
+    part = Lexicon(lexicon.head[chosen.tolist()], "last", zero=lexicon.zero)
     states = features["token_embeddings"][0, pooled].unsqueeze(1)
     weights = part.weights({"token_embeddings": states, "attention_mask": torch.ones_like(states[..., 0])})
     tokens = [token for token, here in zip(predicted(module, encoded), pooled.tolist(), strict=True) if here]
