@@ -1,4 +1,4 @@
-"""What search in lexicon vectors is measured against, on the same texts: dense vectors, whole and in bytes, and BM25."""
+"""Searches that lexicon vectors are measured against, in the same texts: dense, whole and in bytes, and BM25."""
 
 from __future__ import annotations
 
