@@ -23,7 +23,7 @@ from ..backbones import load_config
 from ..corpora.authored import instruction_of
 from ..corpora.docs import load_docs
 from ..corpora.tables import by_hash
-from ..errors import MissingDataError
+from ..errors import InvalidValueError, MissingDataError
 from ..evaluation.effects import Estimate, Quantity, effect
 from ..evaluation.outcomes import Outcomes
 from ..evaluation.run import cut_to
@@ -86,10 +86,10 @@ def measure(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
 
     Returns:
         One row per setting, of the metric ``mrr``: ``task`` (the setting in words), score (mean reciprocal rank x 100),
-        low, high, items and outcomes of queries; ``head`` (a kind, or a baseline), ``k`` (rows), ``head_seed``, ``zero``
-        (``mean``, ``paper`` or ``share 0.25``), ``idf``, ``top`` (a number in words, or ``whole``), ``bytes`` per
-        document, ``active``, ``cosine`` and ``readable`` (see `workbook.probes.lexicon_search`). Baselines have no
-        zero, idf and so on.
+        low, high, items and outcomes of queries; ``head`` (a kind, or a baseline), ``k`` (rows), ``head_seed``,
+        ``zero`` (``mean``, ``paper`` or ``share 0.25``), ``idf``, ``top`` (a number as text, or ``whole``), ``bytes``
+        per document, ``active``, ``cosine`` and ``readable`` (see `workbook.probes.lexicon_search`). Baselines have
+        only ``head`` and ``bytes``.
     """
     backbone = model[0].decoder.config.name_or_path
     pairs = by_hash(load_docs().split("test")).head(sizes.documents)
@@ -144,6 +144,20 @@ def chosen(rows: pd.DataFrame, **setting: Any) -> pd.DataFrame:
     return rows
 
 
+def crossing(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of every kind of head by idf and cut, at the centre's zero and number of rows.
+
+    Args:
+        rows: Rows of :func:`measure`, as from ``Run.experiment``.
+
+    Raises:
+        MissingDataError: They were not measured.
+    """
+    k = chosen(rows, head="gaussian")["k"].iloc[0]  # which is measured there alone
+    other = rows["head"].isin(_VARIED) & (rows["k"] != k)
+    return chosen(rows[~other], head=[*probes.HEADS], zero="mean")
+
+
 def measured(rows: pd.DataFrame) -> Quantity:
     """The mean reciprocal rank of one setting, by query.
 
@@ -151,7 +165,12 @@ def measured(rows: pd.DataFrame) -> Quantity:
 
     Args:
         rows: Rows of one setting and one variant: columns seed, head_seed, trained and outcomes.
+
+    Raises:
+        InvalidValueError: Rows of several settings.
     """
+    if rows.duplicated(["seed", "head_seed"]).any():
+        raise InvalidValueError("rows", "those of one setting", [*rows["task"].unique()], "Choose by more columns.")
     outcomes = {seed: [*of_seed["outcomes"]] for seed, of_seed in rows.groupby("seed")}
     if rows["trained"].any():
         return Quantity({int(seed): {"": _mean(several)} for seed, several in outcomes.items()})
@@ -166,7 +185,7 @@ def _mean(several: list[Outcomes]) -> Outcomes:
     return replace(several[0], values=values, score=float(np.mean([one.score for one in several])))
 
 
-def curves(rows: pd.DataFrame, by: tuple[str, ...] = ("head", "idf", "top")) -> pd.DataFrame:
+def curves(rows: pd.DataFrame, by: tuple[str, ...] = ("head", "k", "zero", "idf", "top")) -> pd.DataFrame:
     """Quality against cost: each setting with its interval over queries and seeds.
 
     Args:
@@ -175,9 +194,12 @@ def curves(rows: pd.DataFrame, by: tuple[str, ...] = ("head", "idf", "top")) -> 
 
     Returns:
         One row per setting, in the order of their first rows: the columns of ``by``, score, low, high, items, and the
-        means of ``k``, ``bytes``, ``active``, ``cosine`` and ``readable``.
+        means of ``bytes``, ``active``, ``cosine`` and ``readable``.
+
+    Raises:
+        InvalidValueError: Settings that ``by`` does not tell apart.
     """
-    numbers, found = ["k", "bytes", "active", "cosine", "readable"], []
+    numbers, found = ["bytes", "active", "cosine", "readable"], []
     for names, group in rows.groupby(list(by), sort=False, dropna=False):
         one = effect({"it": 1.0}, {"it": measured(group)})
         found.append([*names, one.value, one.low, one.high, one.items, *group[numbers].astype(float).mean()])

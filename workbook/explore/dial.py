@@ -1,0 +1,186 @@
+"""The dial: what clusters are for, by the head, relu's zero, idf and the cut of vectors, with an answer at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import ipywidgets as widgets
+import pandas as pd
+
+from .. import figures, probes
+from ..backbones import load_config
+from ..errors import InvalidValueError, whole
+from ..evaluation.intervals import of_mean
+from ..vocabulary.clusters import CLUSTERS
+from .panel import Panel, answered, as_html, picture, refuse_blank
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+CONTROLS = ("random clusters", "gaussian")
+"""Heads that are shown beside the chosen one."""
+TOPS = (8, 32, 128, 512)
+"""Weights kept of a document, beside whole vectors."""
+SHARES = (0.9, 0.7, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05, 0.03, 0.01)
+"""Shares of active weights to choose from."""
+
+
+class Dial(Panel):
+    """Search in lexicon vectors of a model's states, which are read once, by head, zero, idf and cut.
+
+    The chosen head is shown beside :data:`CONTROLS`, of as many rows, and beside dense vectors and BM25. What was read
+    with a head is kept; a head with many rows takes seconds at first, and its clusters may take a minute.
+
+    Args:
+        model: A model that begins with a Decoder.
+        queries: Strings; the document in the same place is the right one.
+        documents: Strings, as many as queries or more; ten at least, for an idf.
+        instruction: The bare task instruction in front of every query, or None.
+        rows: Numbers of rows to choose from; None for 4,000 and parts of it, or of an eighth of a smaller vocabulary.
+
+    Raises:
+        InvalidValueError: A blank text, too few documents, or a model that does not begin with a Decoder.
+    """
+
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        queries: Sequence[str],
+        documents: Sequence[str],
+        instruction: str | None = None,
+        rows: Sequence[int] | None = None,
+    ):
+        for text in (*queries, *documents):
+            refuse_blank(text)
+        self.texts = probes.collect(model, queries, documents, instruction)
+        self.backbone, self.tokenizer = model[0].decoder.config.name_or_path, model.tokenizer
+        most = min(CLUSTERS, load_config(self.backbone).vocab_size // 8)
+        self.rows = [whole("rows", k, 2) for k in rows or (most // 4, most // 2, most)]
+        found = probes.baseline_search(self.texts)
+        self.baselines = {name: part for name, part in found.groupby("baseline", sort=False)}
+        self._pooled: dict[tuple, tuple] = {}
+
+    def search(self, head: str, k: int, zero: str | float = "mean", idf: str = "subtracted") -> pd.DataFrame:
+        """Search with one head at every cut.
+
+        Args:
+            head: One of ``workbook.probes.HEADS``.
+            k: Number of rows, for a head that has no number of its own.
+            zero: ``mean`` (of the head's rows), ``paper`` (the head's rows as they are), or the share of the documents'
+                largest logits that lie above it.
+            idf: One of ``workbook.probes.IDF``.
+
+        Returns:
+            See `workbook.probes.lexicon_search`.
+
+        Raises:
+            UnknownNameError: No such head or idf.
+            InvalidValueError: Another zero, or as `workbook.probes.head_of`.
+        """
+        if isinstance(zero, str) and zero not in ("mean", "paper"):
+            raise InvalidValueError("zero", "'mean', 'paper', or a share from 0 to 1", zero)
+        key = (head, k if head in probes.SIZED else None, zero != "paper")
+        if key not in self._pooled:
+            made = probes.head_of(self.backbone, *key[:2], centred=key[2])
+            own = probes.content_clusters(self.texts.documents, made, self.tokenizer)
+            self._pooled[key] = probes.pooled_logits(self.texts, made), own
+        pooled, own = self._pooled[key]
+        level = 0.0 if isinstance(zero, str) else probes.zero_at(pooled, zero)
+        tops = [top for top in TOPS if top < pooled.documents.shape[1]]
+        return probes.lexicon_search(pooled, level, idf, [*tops, None], own)
+
+    def curves(self, head: str, k: int, zero: str | float = "mean", idf: str = "subtracted") -> pd.DataFrame:
+        """The chosen head and its controls at every cut, with intervals over queries.
+
+        Args:
+            head, k, zero, idf: See :meth:`search`.
+
+        Returns:
+            One row per head and top: ``head``, ``top``, ``MRR`` (x 100), ``low``, ``high``, ``bytes``, ``active``,
+            ``readable`` (shares) and ``cosine``.
+
+        Raises:
+            UnknownNameError, InvalidValueError: As :meth:`search`.
+        """
+        found = []
+        for name in dict.fromkeys((head, *CONTROLS)):
+            for top, part in self.search(name, k, zero, idf).groupby("top"):
+                found.append({"head": name, "top": top, **_mean(part), **part.iloc[0][_ABOUT]})
+        return pd.DataFrame(found)
+
+    def table(
+        self,
+        head: str = "k-means",
+        k: int | None = None,
+        zero: str | float = "mean",
+        idf: str = "subtracted",
+        top: int | None = 32,
+    ) -> pd.DataFrame:
+        """The chosen head, its controls and the baselines at one cut.
+
+        Args:
+            head, zero, idf: See :meth:`search`.
+            k: See :meth:`search`; None for the largest of the numbers to choose from.
+            top: Weights kept of a document, one of :data:`TOPS`; None for whole vectors.
+
+        Returns:
+            Rows as of :meth:`curves` without ``top``, and of the baselines.
+
+        Raises:
+            UnknownNameError, InvalidValueError: As :meth:`search`; or another ``top``.
+        """
+        if top not in (None, *TOPS):
+            raise InvalidValueError("top", f"None or one of {TOPS}", top)
+        return self._at(self.curves(head, k or self.rows[-1], zero, idf), top)
+
+    def _at(self, curves: pd.DataFrame, top: int | None) -> pd.DataFrame:
+        """The rows at a cut, or of whole vectors if they are no longer than that."""
+        widths = curves.groupby("head")["top"].transform("max")
+        rows = curves[curves["top"] == (widths if top is None else widths.clip(upper=top))]
+        others = [
+            {"head": name, **_mean(part), "bytes": part["bytes"].iloc[0]} for name, part in self.baselines.items()
+        ]
+        return pd.concat([rows.drop(columns="top"), pd.DataFrame(others)], ignore_index=True)
+
+    def panel(self) -> widgets.VBox:
+        """Zero, idf, head, number of rows and cut to choose; below them the table, and the curves over all cuts."""
+        zeros = [("paper", "paper"), ("mean", "mean"), *((f"{share:.0%} active", share) for share in SHARES)]
+        wide = {"continuous_update": False, "style": {"description_width": "8em"}, "layout": {"width": "34em"}}
+        controls = {
+            "zero": widgets.SelectionSlider(options=zeros, value="mean", description="Zero", **wide),
+            "idf": widgets.ToggleButtons(options=probes.IDF, value="subtracted", description="Mean weight"),
+            "head": widgets.Dropdown(options=probes.HEADS, description="Head"),
+            "k": widgets.SelectionSlider(options=self.rows, value=self.rows[-1], description="Rows", **wide),
+            "top": widgets.SelectionSlider(
+                options=[*((str(top), top) for top in TOPS), ("whole", None)], value=32, description="Kept", **wide
+            ),
+        }
+
+        def answer(zero: str | float, idf: str, head: str, k: int, top: int | None) -> str:
+            curves = self.curves(head, k, zero, idf)
+            fig = figures.lines(
+                curves,
+                "bytes",
+                "MRR",
+                hue="head",
+                low="low",
+                high="high",
+                logx=True,
+                baseline={name: part["reciprocal_rank"].mean() for name, part in self.baselines.items()},
+                title="Search by the size of a document",
+                xlabel="bytes per document",
+                ylabel="MRR x 100",
+            )
+            return as_html(self._at(curves, top).round(3)) + picture(fig, "mean reciprocal rank by bytes")
+
+        return answered(controls, answer)
+
+
+_ABOUT = ["bytes", "active", "readable", "cosine"]
+
+
+def _mean(part: pd.DataFrame) -> dict[str, float]:
+    """The mean reciprocal rank with its 95 % interval over queries."""
+    mean, half = part["reciprocal_rank"].mean(), of_mean(part["reciprocal_rank"])
+    return {"MRR": mean, "low": mean - half, "high": mean + half}
