@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 import pandas as pd
@@ -60,6 +60,8 @@ class Dial(Panel):
         found = probes.baseline_search(self.texts)
         self.baselines = {name: part for name, part in found.groupby("baseline", sort=False)}
         self._pooled: dict[tuple, tuple] = {}
+        self._curves: dict[tuple, pd.DataFrame] = {}
+        self._pictures: dict[tuple, str] = {}
 
     def search(self, head: str, k: int, zero: str | float = "mean", idf: str = "subtracted") -> pd.DataFrame:
         """Search with one head at every cut.
@@ -97,17 +99,20 @@ class Dial(Panel):
             head, k, zero, idf: See :meth:`search`.
 
         Returns:
-            One row per head and top: ``head``, ``top``, ``MRR`` (x 100), ``low``, ``high``, ``bytes``, ``active``,
-            ``readable`` (shares) and ``cosine``.
+            One row per head and top: ``top``, ``MRR`` (x 100), ``low``, ``high``, ``bytes``, ``active``, ``readable``
+            (shares), ``cosine`` and ``head``.
 
         Raises:
             UnknownNameError, InvalidValueError: As :meth:`search`.
         """
-        found = []
-        for name in dict.fromkeys((head, *CONTROLS)):
-            for top, part in self.search(name, k, zero, idf).groupby("top"):
-                found.append({"head": name, "top": top, **_mean(part), **part.iloc[0][_ABOUT]})
-        return pd.DataFrame(found)
+        return pd.concat([self._curve(name, k, zero, idf) for name in dict.fromkeys((head, *CONTROLS))])
+
+    def _curve(self, *setting: Any) -> pd.DataFrame:
+        if setting not in self._curves:
+            parts = self.search(*setting).groupby("top")
+            rows = [{"top": top, **_mean(part), **part.iloc[0][_ABOUT]} for top, part in parts]
+            self._curves[setting] = pd.DataFrame(rows).assign(head=setting[0])
+        return self._curves[setting]
 
     def table(
         self,
@@ -132,16 +137,15 @@ class Dial(Panel):
         """
         if top not in (None, *TOPS):
             raise InvalidValueError("top", f"None or one of {TOPS}", top)
-        return self._at(self.curves(head, k or self.rows[-1], zero, idf), top)
-
-    def _at(self, curves: pd.DataFrame, top: int | None) -> pd.DataFrame:
-        """The rows at a cut, or of whole vectors if they are no longer than that."""
+        curves = self.curves(head, k or self.rows[-1], zero, idf)
+        # Vectors that are no longer than that are whole.
         widths = curves.groupby("head")["top"].transform("max")
         rows = curves[curves["top"] == (widths if top is None else widths.clip(upper=top))]
         others = [
             {"head": name, **_mean(part), "bytes": part["bytes"].iloc[0]} for name, part in self.baselines.items()
         ]
-        return pd.concat([rows.drop(columns="top"), pd.DataFrame(others)], ignore_index=True)
+        columns = ["head", "MRR", "low", "high", *_ABOUT]
+        return pd.concat([rows[columns], pd.DataFrame(others)], ignore_index=True)
 
     def panel(self) -> widgets.VBox:
         """Zero, idf, head, number of rows and cut to choose; below them the table, and the curves over all cuts."""
@@ -158,23 +162,22 @@ class Dial(Panel):
         }
 
         def answer(zero: str | float, idf: str, head: str, k: int, top: int | None) -> str:
-            curves = self.curves(head, k, zero, idf)
-            fig = figures.lines(
-                curves,
-                "bytes",
-                "MRR",
-                hue="head",
-                low="low",
-                high="high",
-                logx=True,
-                baseline={name: part["reciprocal_rank"].mean() for name, part in self.baselines.items()},
-                title="Search by the size of a document",
-                xlabel="bytes per document",
-                ylabel="MRR x 100",
-            )
-            return as_html(self._at(curves, top).round(3)) + picture(fig, "mean reciprocal rank by bytes")
+            setting = (head, k, zero, idf)
+            return as_html(self.table(*setting, top).round(3)) + self._picture(*setting)
 
         return answered(controls, answer)
+
+    def _picture(self, *setting: Any) -> str:
+        """The curves as a figure; the cut chooses none of them."""
+        if setting not in self._pictures:
+            labels = {"title": "Search by the cut of documents", "xlabel": "weights kept of a document"}
+            levels = {name: part["reciprocal_rank"].mean() for name, part in self.baselines.items()}
+            fig = figures.lines(
+                self.curves(*setting), "top", "MRR", hue="head", low="low", high="high", logx=True,
+                baseline=levels, ylabel="MRR x 100", **labels,
+            )  # fmt: skip
+            self._pictures[setting] = picture(fig, "mean reciprocal rank by weights kept")
+        return self._pictures[setting]
 
 
 _ABOUT = ["bytes", "active", "readable", "cosine"]

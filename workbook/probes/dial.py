@@ -314,5 +314,8 @@ def _mean_cosine(vectors: np.ndarray) -> float:
 def _readable(clusters: np.ndarray, values: np.ndarray, own: Sequence[np.ndarray] | None) -> float:
     if own is None or not (values > 0).any():
         return float("nan")
-    held = [np.isin(row, mine) for row, mine in zip(clusters, own, strict=True)]
-    return float(np.array(held)[values > 0].mean())
+    # One number for each document and cluster.
+    width = 1 + max(int(clusters.max()), max((int(mine.max()) for mine in own if len(mine)), default=0))
+    places = np.arange(len(own)) * width
+    held = np.concatenate([place + mine for place, mine in zip(places, own, strict=True)])
+    return float(np.isin(places[:, None] + clusters, held)[values > 0].mean())
