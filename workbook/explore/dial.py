@@ -171,10 +171,10 @@ class Dial(Panel):
         """The curves as a figure; the cut chooses none of them."""
         if setting not in self._pictures:
             labels = {"title": "Search by the cut of documents", "xlabel": "weights kept of a document"}
-            levels = {name: part["reciprocal_rank"].mean() for name, part in self.baselines.items()}
+            levels = {name: self.baselines[name]["reciprocal_rank"].mean() for name in ("dense", "BM25")}
             fig = figures.lines(
                 self.curves(*setting), "top", "MRR", hue="head", low="low", high="high", logx=True,
-                baseline=levels, ylabel="MRR x 100", **labels,
+                baseline=levels, ylabel="MRR x 100", size=(4.8, 2.6), **labels,
             )  # fmt: skip
             self._pictures[setting] = picture(fig, "mean reciprocal rank by weights kept")
         return self._pictures[setting]
