@@ -157,13 +157,13 @@ class Dial(Panel):
             "head": widgets.Dropdown(options=probes.HEADS, description="Head"),
             "k": widgets.SelectionSlider(options=self.rows, value=self.rows[-1], description="Rows", **wide),
             "top": widgets.SelectionSlider(
-                options=[*((str(top), top) for top in TOPS), ("whole", None)], value=32, description="Kept", **wide
+                options=[*((str(top), top) for top in TOPS), ("whole", 0)], value=32, description="Kept", **wide
             ),
         }
 
-        def answer(zero: str | float, idf: str, head: str, k: int, top: int | None) -> str:
+        def answer(zero: str | float, idf: str, head: str, k: int, top: int) -> str:
             setting = (head, k, zero, idf)
-            return as_html(self.table(*setting, top).round(3)) + self._picture(*setting)
+            return as_html(self.table(*setting, top or None).round(3)) + self._picture(*setting)
 
         return answered(controls, answer)
 
