@@ -1,6 +1,7 @@
 """Explorers: interactive where a person can type and choose, a table in batch runs."""
 
 from .compress import CompressionExplorer
+from .dial import Dial
 from .dictionary import DictionaryLab
 from .methods import MethodExplorer
 from .negatives import NegativesExplorer
@@ -9,6 +10,7 @@ from .single import AnchorExplorer, Explorer, LatentExplorer, LexiconExplorer, P
 __all__ = [
     "AnchorExplorer",
     "CompressionExplorer",
+    "Dial",
     "DictionaryLab",
     "Explorer",
     "LatentExplorer",

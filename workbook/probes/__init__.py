@@ -4,9 +4,24 @@ A probe takes a sentence-transformers model whose first module is a `workbook.mo
 """
 
 from .anchors import anchor_losses, regenerated
+from .baselines import BASELINES, baseline_search
 from .batches import measured_negatives
-from .cost import BITS, OF_ONE_RUN, encoding_cost, index_bytes, index_cost, pareto, training_cost
+from .cost import BITS, OF_ONE_RUN, POSTING_BYTES, encoding_cost, index_bytes, index_cost, pareto, training_cost
+from .dial import (
+    IDF,
+    Collection,
+    Pooled,
+    States,
+    collect,
+    content_clusters,
+    lexicon_search,
+    lexicon_vectors,
+    pooled_logits,
+    weights,
+    zero_at,
+)
 from .dictionary import DEAD, adam_bound, dead, influence, movement, perplexity, silencing, top_tokens
+from .heads import HEADS, SIZED, Head, clustered, head_of
 from .latents import discriminating_latents, latent_attention, token_attention
 from .lexicon import by_position, top_clusters
 from .negatives import IN_BATCH, false_negative_counts, false_negatives, label_loss, pushed_away
@@ -15,19 +30,33 @@ from .vectors import vector_lengths, vector_map
 from .words import word_guesses, word_probe, word_states
 
 __all__ = [
+    "BASELINES",
     "BITS",
     "DEAD",
+    "HEADS",
+    "IDF",
     "IN_BATCH",
     "OF_ONE_RUN",
+    "POSTING_BYTES",
+    "SIZED",
     "TIE",
+    "Collection",
+    "Head",
+    "Pooled",
+    "States",
     "adam_bound",
     "anchor_losses",
+    "baseline_search",
     "by_position",
+    "clustered",
+    "collect",
+    "content_clusters",
     "dead",
     "discriminating_latents",
     "encoding_cost",
     "false_negative_counts",
     "false_negatives",
+    "head_of",
     "index_bytes",
     "index_cost",
     "influence",
@@ -35,10 +64,13 @@ __all__ = [
     "latent_attention",
     "layer_cosine",
     "layer_means",
+    "lexicon_search",
+    "lexicon_vectors",
     "measured_negatives",
     "movement",
     "pareto",
     "perplexity",
+    "pooled_logits",
     "prefix_movement",
     "prefix_test",
     "pushed_away",
@@ -52,7 +84,9 @@ __all__ = [
     "training_cost",
     "vector_lengths",
     "vector_map",
+    "weights",
     "word_guesses",
     "word_probe",
     "word_states",
+    "zero_at",
 ]
