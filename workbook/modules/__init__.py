@@ -56,7 +56,14 @@ The attention poolings have weights of their own, ``lexicon`` has the backbone's
 encoder.
 """
 
-_ENCODER_OPTIONS = {"tokens": 1, "pretrained": True, "prefix": "", "sees_instruction": False, "trainable": False}
+_ENCODER_OPTIONS = {
+    "tokens": 1,
+    "pretrained": True,
+    "length": "word",
+    "prefix": "",
+    "sees_instruction": False,
+    "trainable": False,
+}
 
 
 def make_decoder(
@@ -93,7 +100,7 @@ def encoder_options(encoder: str | None, options: Mapping[str, Any]) -> dict[str
 
     Args:
         encoder: Name of an encoder, or None.
-        options: Some of ``tokens``, ``pretrained``, ``prefix``, ``sees_instruction`` and ``trainable``; see
+        options: Some of ``tokens``, ``pretrained``, ``length``, ``prefix``, ``sees_instruction`` and ``trainable``; see
             :func:`~.contextual.contextual_decoder`.
 
     Raises:

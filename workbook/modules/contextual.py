@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,6 +16,7 @@ from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from .. import attention as attention_modes
 from .. import backbones
+from ..corpora.authored import graded
 from ..errors import AttentionError, InvalidValueError, UnknownNameError, whole
 from ..files import verify_checksums, write_checksums, writing
 from ..templates import CONTEXT
@@ -30,6 +32,12 @@ REPRESENTATIONS = {
     "bi-eos": ("encoder", "eos"),
 }
 """The parts that are concatenated into the vector; see :class:`ContextualPooling`."""
+LENGTHS = ("word", "torch")
+"""Names of the lengths at which a contextual token begins; see :func:`contextual_decoder`."""
+
+LIKE_WORDS = (0.5, 3.0)
+"""Lengths of a contextual token, by the mean length of a word embedding, outside of which a build warns."""
+
 _OWN = "encoder."  # begins the names of the encoder's features: with _ the trainer would take them for a column
 
 
@@ -39,7 +47,8 @@ class ContextualTokens(SavedModule):
     One token is C = W2 gelu(W1 h), where h is the mean of the encoder's states. Several tokens come from trained
     queries, through one layer of cross-attention with as many heads as the encoder, and the same MLP. The MLP has no
     biases, as in the equation, and its gelu is exact. The paper does not give the initialisation: the linear layers
-    have torch's, as in LLaVA, which the paper follows. Weights are float32, whatever the dtype of decoder and encoder.
+    have torch's, as in LLaVA, which the paper follows; :func:`contextual_decoder` then scales W2. Weights are float32,
+    whatever the dtype of decoder and encoder.
 
     Args:
         encoder_dimension: Width k of the encoder's states.
@@ -213,10 +222,19 @@ class ContextualDecoder(Decoder):
         ``context`` is (batch, contextual tokens, dim): the tokens as they go into the decoder, before any scaling.
         """
         own = {name.removeprefix(_OWN): value for name, value in features.items() if name.startswith(_OWN)}
+        features["context"] = self.read_ahead(own)
+        return super().forward(features, **kwargs)
+
+    def read_ahead(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """The contextual tokens of texts, (batch, contextual tokens, dim), as they go into the decoder.
+
+        Args:
+            inputs: What the encoder's tokenizer makes of the texts.
+        """
+        own = dict(inputs)
         mask = own.pop("attention_mask")
         states = in_groups(self._encoded, own, mask)
-        features["context"] = self.context({"token_embeddings": states, "attention_mask": mask})["context"]
-        return super().forward(features, **kwargs)
+        return self.context({"token_embeddings": states, "attention_mask": mask})["context"]
 
     def _encoded(self, inputs: dict[str, torch.Tensor], mask: torch.Tensor) -> torch.Tensor:
         return self.encoder(**inputs, attention_mask=mask).last_hidden_state
@@ -263,9 +281,15 @@ def contextual_decoder(
     *,
     tokens: int = 1,
     pretrained: bool = True,
+    length: str | float = "word",
     **options: Any,
 ) -> ContextualDecoder:
     """A decoder with an encoder by name, which takes the decoder's dtype and device.
+
+    The contextual token begins as long as a word: W2 of equation 1 is scaled once, so that over 64 fixed texts the mean
+    length of C is that of the decoder's word embeddings. The scaling is this project's; equation 1 is as it was, and
+    training may change the length. With torch's initialisation alone C has whatever length the encoder's states give
+    it. Far shorter than a word, and with nothing but BOS in front, it can become a second attention sink.
 
     Args:
         decoder: See :class:`ContextualDecoder`.
@@ -273,13 +297,21 @@ def contextual_decoder(
         encoder: See :func:`~workbook.backbones.load_encoder`; its pooling is not used.
         tokens: Number of contextual tokens.
         pretrained: False for the same architecture with random initialisation, as a control.
+        length: Length at which C begins: ``word``, that of a word embedding; a positive number, times that; or
+            ``torch``, as the linear layers of torch are initialised. Outside of :data:`LIKE_WORDS` a warning says so.
         **options: The other options of :class:`ContextualDecoder`.
 
     Raises:
         UnknownNameError, ModelNotFoundError: No such encoder.
-        InvalidValueError: An encoder that is not a transformer, or as :class:`ContextualDecoder`.
+        InvalidValueError: An encoder that is not a transformer, a length that is none of these, or as
+            :class:`ContextualDecoder`.
         AttentionError: As :class:`ContextualDecoder`.
+        MissingDataError: The authored texts are not there.
     """
+    named = isinstance(length, str) and length in LENGTHS
+    number = isinstance(length, int | float) and not isinstance(length, bool) and 0 < length < math.inf
+    if not (named or number):
+        raise InvalidValueError("length", f"{', '.join(LENGTHS)}, or a positive number of word lengths", length)
     first = backbones.load_encoder(encoder, device=str(decoder.device), model_kwargs={"dtype": decoder.dtype})[0]
     if not isinstance(first, Transformer):
         raise InvalidValueError("encoder", "a transformer, which has states to read", type(first).__name__)
@@ -287,9 +319,42 @@ def contextual_decoder(
     if not pretrained:
         model = AutoModel.from_config(model.config, dtype=decoder.dtype).to(decoder.device)
     context = ContextualTokens(model.config.hidden_size, width, tokens, model.config.num_attention_heads)
-    return ContextualDecoder(
-        decoder, tokenizer, model.eval(), first.tokenizer, context.to(decoder.device), **options
-    )  # fmt: skip
+    made = ContextualDecoder(decoder, tokenizer, model.eval(), first.tokenizer, context.to(decoder.device), **options)
+    found = context_length(made)
+    if length != "torch":
+        wanted = 1.0 if length == "word" else float(length)
+        with torch.no_grad():
+            context.mlp[2].weight *= wanted / found
+        found = wanted
+    shortest, longest = LIKE_WORDS
+    if not shortest <= found <= longest:
+        warnings.warn(
+            f"The contextual token begins {found:.2f} times as long as a word embedding of the decoder, expected "
+            f"{shortest} to {longest}: a short one can become a second attention sink, and a long one drowns the words. "
+            'encoder_options={"length": "word"} scales it.',
+            stacklevel=2,
+        )
+    return made
+
+
+@torch.no_grad()
+def context_length(module: ContextualDecoder) -> float:
+    """Mean length of the contextual tokens of 64 fixed texts, by the mean length of the decoder's word embeddings.
+
+    Both are taken where the decoder's table is read. Where a decoder scales word embeddings (Gemma), it scales the
+    contextual token by the same number, which cancels.
+
+    Args:
+        module: A decoder that reads contextual tokens.
+
+    Raises:
+        MissingDataError: The authored texts are not there.
+    """
+    texts = graded()["sentence1"].unique().tolist()  # of no task: they are there to be trained on
+    own = module.encoder_tokenizer(texts, truncation=True, padding=True, return_tensors="pt")
+    made = module.read_ahead(own.to(module.encoder.device))
+    words = module.decoder.get_input_embeddings().weight.float().norm(dim=1).mean()
+    return float(made.float().norm(dim=-1).mean() / words)
 
 
 class ContextualPooling(Module):
