@@ -18,7 +18,7 @@ from workbook.corpora.docs import load_docs
 from workbook.errors import AttentionError, DamagedFileError, InvalidValueError, UnknownNameError
 from workbook.files import ROOT
 from workbook.modules import ContextualPooling, ContextualTokens, Decoder
-from workbook.modules.contextual import context_length
+from workbook.modules.context_length import context_length
 from workbook.templates import CONTEXT, TEMPLATES
 from workbook.tiny import tiny_tokenizer
 from workbook.training import Adapter

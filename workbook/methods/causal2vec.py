@@ -15,7 +15,7 @@ CHAIN = Chain(pooling="contextual", template="causal2vec", encoder="minilm")
 
 The contextual token begins as long as a word embedding, which is this project's: the paper names no initialisation.
 With that of torch, MiniLM's token has 0.3 times the length of a word of SmolLM2-135M. See
-:func:`~workbook.modules.contextual.contextual_decoder`.
+:func:`~workbook.modules.context_length.contextual_decoder`.
 """
 
 SIZES = {

@@ -10,7 +10,8 @@ from ..errors import UnknownNameError
 from ..resolved import resolved_options
 from ..vocabulary.clusters import clustering
 from .attention_pooling import LatentAttention, SelfAttention
-from .contextual import ContextualDecoder, ContextualPooling, ContextualTokens, contextual_decoder
+from .context_length import contextual_decoder
+from .contextual import ContextualDecoder, ContextualPooling, ContextualTokens
 from .decoder import Decoder
 from .hybrid import Hybrid
 from .lexicon import Lexicon, lexicon_of
@@ -101,7 +102,7 @@ def encoder_options(encoder: str | None, options: Mapping[str, Any]) -> dict[str
     Args:
         encoder: Name of an encoder, or None.
         options: Some of ``tokens``, ``pretrained``, ``length``, ``prefix``, ``sees_instruction`` and ``trainable``; see
-            :func:`~.contextual.contextual_decoder`.
+            :func:`~.context_length.contextual_decoder`.
 
     Raises:
         UnknownNameError: An option that does not exist, or any where there is no encoder.

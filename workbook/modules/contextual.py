@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import torch
-from sentence_transformers.base.modules import Transformer
 from sentence_transformers.base.modules.module import Module
 from torch import nn
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from .. import attention as attention_modes
 from .. import backbones
-from ..corpora.authored import graded
 from ..errors import AttentionError, InvalidValueError, UnknownNameError, whole
 from ..files import verify_checksums, write_checksums, writing
 from ..templates import CONTEXT
@@ -32,12 +29,6 @@ REPRESENTATIONS = {
     "bi-eos": ("encoder", "eos"),
 }
 """The parts that are concatenated into the vector; see :class:`ContextualPooling`."""
-LENGTHS = ("word", "torch")
-"""Names of the lengths at which a contextual token begins; see :func:`contextual_decoder`."""
-
-LIKE_WORDS = (0.5, 3.0)
-"""Lengths of a contextual token, by the mean length of a word embedding, outside of which a build warns."""
-
 _OWN = "encoder."  # begins the names of the encoder's features: with _ the trainer would take them for a column
 
 
@@ -47,8 +38,8 @@ class ContextualTokens(SavedModule):
     One token is C = W2 gelu(W1 h), where h is the mean of the encoder's states. Several tokens come from trained
     queries, through one layer of cross-attention with as many heads as the encoder, and the same MLP. The MLP has no
     biases, as in the equation, and its gelu is exact. The paper does not give the initialisation: the linear layers
-    have torch's, as in LLaVA, which the paper follows; :func:`contextual_decoder` then scales W2. Weights are float32,
-    whatever the dtype of decoder and encoder.
+    have torch's, as in LLaVA, which the paper follows, and :func:`~.context_length.contextual_decoder` may scale W2.
+    Weights are float32, whatever the dtype of decoder and encoder.
 
     Args:
         encoder_dimension: Width k of the encoder's states.
@@ -272,89 +263,6 @@ class ContextualDecoder(Decoder):
         context = ContextualTokens.load(str(folder / "context"))
         encoder_tokenizer = backbones.load_tokenizer(str(folder / "encoder"))
         return cls(decoder, tokenizer, encoder.to(decoder.device), encoder_tokenizer, context, **config)
-
-
-def contextual_decoder(
-    decoder: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    encoder: str,
-    *,
-    tokens: int = 1,
-    pretrained: bool = True,
-    length: str | float = "word",
-    **options: Any,
-) -> ContextualDecoder:
-    """A decoder with an encoder by name, which takes the decoder's dtype and device.
-
-    The contextual token begins as long as a word: W2 of equation 1 is scaled once, so that over 64 fixed texts the mean
-    length of C is that of the decoder's word embeddings. The scaling is this project's; equation 1 is as it was, and
-    training may change the length. With torch's initialisation alone C has whatever length the encoder's states give
-    it. Far shorter than a word, and with nothing but BOS in front, it can become a second attention sink.
-
-    Args:
-        decoder: See :class:`ContextualDecoder`.
-        tokenizer: The decoder's.
-        encoder: See :func:`~workbook.backbones.load_encoder`; its pooling is not used.
-        tokens: Number of contextual tokens.
-        pretrained: False for the same architecture with random initialisation, as a control.
-        length: Length at which C begins: ``word``, that of a word embedding; a positive number, times that; or
-            ``torch``, as the linear layers of torch are initialised. Outside of :data:`LIKE_WORDS` a warning says so.
-        **options: The other options of :class:`ContextualDecoder`.
-
-    Raises:
-        UnknownNameError, ModelNotFoundError: No such encoder.
-        InvalidValueError: An encoder that is not a transformer, a length that is none of these, or as
-            :class:`ContextualDecoder`.
-        AttentionError: As :class:`ContextualDecoder`.
-        MissingDataError: The authored texts are not there.
-    """
-    named = isinstance(length, str) and length in LENGTHS
-    number = isinstance(length, int | float) and not isinstance(length, bool) and 0 < length < math.inf
-    if not (named or number):
-        raise InvalidValueError("length", f"{', '.join(LENGTHS)}, or a positive number of word lengths", length)
-    first = backbones.load_encoder(encoder, device=str(decoder.device), model_kwargs={"dtype": decoder.dtype})[0]
-    if not isinstance(first, Transformer):
-        raise InvalidValueError("encoder", "a transformer, which has states to read", type(first).__name__)
-    model, width = first.model, decoder.config.hidden_size
-    if not pretrained:
-        model = AutoModel.from_config(model.config, dtype=decoder.dtype).to(decoder.device)
-    context = ContextualTokens(model.config.hidden_size, width, tokens, model.config.num_attention_heads)
-    made = ContextualDecoder(decoder, tokenizer, model.eval(), first.tokenizer, context.to(decoder.device), **options)
-    found = context_length(made)
-    if length != "torch":
-        wanted = 1.0 if length == "word" else float(length)
-        with torch.no_grad():
-            context.mlp[2].weight *= wanted / found
-        found = wanted
-    shortest, longest = LIKE_WORDS
-    if not shortest <= found <= longest:
-        warnings.warn(
-            f"The contextual token begins {found:.2f} times as long as a word embedding of the decoder, expected "
-            f"{shortest} to {longest}: a short one can become a second attention sink, and a long one drowns the words. "
-            'encoder_options={"length": "word"} scales it.',
-            stacklevel=2,
-        )
-    return made
-
-
-@torch.no_grad()
-def context_length(module: ContextualDecoder) -> float:
-    """Mean length of the contextual tokens of 64 fixed texts, by the mean length of the decoder's word embeddings.
-
-    Both are taken where the decoder's table is read. Where a decoder scales word embeddings (Gemma), it scales the
-    contextual token by the same number, which cancels.
-
-    Args:
-        module: A decoder that reads contextual tokens.
-
-    Raises:
-        MissingDataError: The authored texts are not there.
-    """
-    texts = graded()["sentence1"].unique().tolist()  # of no task: they are there to be trained on
-    own = module.encoder_tokenizer(texts, truncation=True, padding=True, return_tensors="pt")
-    made = module.read_ahead(own.to(module.encoder.device))
-    words = module.decoder.get_input_embeddings().weight.float().norm(dim=1).mean()
-    return float(made.float().norm(dim=-1).mean() / words)
 
 
 class ContextualPooling(Module):
