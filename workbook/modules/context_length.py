@@ -101,5 +101,14 @@ def context_length(module: ContextualDecoder) -> float:
     texts = graded()["sentence1"].unique().tolist()  # of no task: they are there to be trained on
     own = module.encoder_tokenizer(texts, truncation=True, padding=True, return_tensors="pt")
     made = module.read_ahead(own.to(module.encoder.device))
-    words = module.decoder.get_input_embeddings().weight.float().norm(dim=1).mean()
-    return float(made.float().norm(dim=-1).mean() / words)
+    return float(made.float().norm(dim=-1).mean()) / word_length(module.decoder)
+
+
+@torch.no_grad()
+def word_length(decoder: PreTrainedModel) -> float:
+    """Mean length of a decoder's word embeddings, as they stand in its table.
+
+    Args:
+        decoder: A transformers decoder.
+    """
+    return float(decoder.get_input_embeddings().weight.float().norm(dim=1).mean())

@@ -5,6 +5,7 @@ A probe takes a sentence-transformers model whose first module is a `workbook.mo
 
 from .anchors import anchor_losses, regenerated
 from .batches import measured_negatives
+from .contextual import SINK, contextual_norms, layer_ranks, path_gradients
 from .cost import BITS, OF_ONE_RUN, encoding_cost, index_bytes, index_cost, pareto, training_cost
 from .dictionary import DEAD, adam_bound, dead, influence, movement, perplexity, silencing, top_tokens
 from .latents import discriminating_latents, latent_attention, token_attention
@@ -19,10 +20,12 @@ __all__ = [
     "DEAD",
     "IN_BATCH",
     "OF_ONE_RUN",
+    "SINK",
     "TIE",
     "adam_bound",
     "anchor_losses",
     "by_position",
+    "contextual_norms",
     "dead",
     "discriminating_latents",
     "encoding_cost",
@@ -35,9 +38,11 @@ __all__ = [
     "latent_attention",
     "layer_cosine",
     "layer_means",
+    "layer_ranks",
     "measured_negatives",
     "movement",
     "pareto",
+    "path_gradients",
     "perplexity",
     "prefix_movement",
     "prefix_test",
