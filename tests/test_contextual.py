@@ -151,14 +151,15 @@ def test_representations(build, tokens):
 
 @torch.no_grad()
 def test_as_it_comes_from_the_mlp_the_token_is_too_short_to_count_beside_eos():
-    """On the default models: Bi-EOS ranks as EOS alone does, unless both halves have one length."""
+    """On the default models, at torch's length: Bi-EOS ranks as EOS alone does, unless both halves have one length."""
     texts = load_docs().split("dev")["document"].head(6).tolist()
     poolings = {
         "raw": {"representation": "bi-eos"},
         "equal": {"representation": "bi-eos", "equal_lengths": True},
         "eos": {"representation": "eos"},
     }
-    model = workbook.build("causal2vec", "smollm2-135m", suffix="answer", max_length=64)
+    short = {"length": "torch"}
+    model = workbook.build("causal2vec", "smollm2-135m", suffix="answer", max_length=64, encoder_options=short)
     features = model[0](batch_to_device(model.preprocess(texts), model.device))
     vectors = {
         name: ContextualPooling(576, **options)(dict(features))["sentence_embedding"]
@@ -583,10 +584,13 @@ def test_the_sizes_of_the_paper():
 
 
 def of_words(model):
-    """Mean length of C over the 64 sentences, text by text, by the mean length of the rows of the decoder's table."""
-    sentences = sorted({*pd.read_csv(ROOT / "data" / "texts" / "graded.csv")["sentence1"]})
-    assert len(sentences) == 64
-    lengths = [float(model[0](model.preprocess([text]))["context"][0].norm(dim=1).mean()) for text in sentences]
+    """Mean length of C over the 64 paragraphs, one by one, by the mean length of the rows of the decoder's table."""
+    paragraphs = {}
+    for pair in pd.read_csv(ROOT / "data" / "texts" / "graded.csv").itertuples():
+        paragraphs.setdefault(pair.sentence1, [pair.sentence1]).append(pair.sentence2)
+    assert [len(one) for one in paragraphs.values()] == [6] * 64
+    texts = map(" ".join, paragraphs.values())
+    lengths = [float(model[0](model.preprocess([text]))["context"][0].norm(dim=1).mean()) for text in texts]
     rows = [float(row.norm()) for row in model[0].decoder.get_input_embeddings().weight]
     return np.mean(lengths) / np.mean(rows)
 

@@ -112,7 +112,7 @@ def inside(built: SentenceTransformer, made: Trained, sizes: Scale) -> pd.DataFr
         - ``sink``: share (per cent) of ``queries`` and of ``documents`` in which the token is one; see
           :data:`workbook.probes.SINK`; with outcomes by text,
         - ``entered``: length of the token as the decoder reads it, by the mean length of a word embedding, of the same
-          texts, with outcomes; ``fixed texts`` is its length over the 64 texts that set it,
+          texts, with outcomes; ``fixed texts`` is its length over the 64 paragraphs that set it,
         - ``gradient``: share (per cent) of ``context`` and of ``eos`` in the gradient of the adapters.
 
         Of other models no rows.

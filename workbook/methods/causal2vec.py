@@ -14,7 +14,7 @@ CHAIN = Chain(pooling="contextual", template="causal2vec", encoder="minilm")
 """The paper's encoder is ``intfloat/e5-base-v2``, which must be fetched from the Hub: see :func:`options`.
 
 The contextual token begins as long as a word embedding, which is this project's: the paper names no initialisation.
-With that of torch, MiniLM's token has 0.3 times the length of a word of SmolLM2-135M. See
+With that of torch, MiniLM's token of a paragraph is a sixth as long as a word of SmolLM2-135M. See
 :func:`~workbook.modules.context_length.contextual_decoder`.
 """
 

@@ -34,10 +34,12 @@ def contextual_decoder(
 ) -> ContextualDecoder:
     """A decoder with an encoder by name, which takes the decoder's dtype and device.
 
-    The contextual token begins as long as a word: W2 of equation 1 is scaled once, so that over 64 fixed texts the mean
-    length of C is that of the decoder's word embeddings. The scaling is this project's; equation 1 is as it was, and
-    training may change the length. With torch's initialisation alone C has whatever length the encoder's states give
-    it. Far shorter than a word, and with nothing but BOS in front, it can become a second attention sink.
+    The contextual token begins as long as a word: W2 of equation 1 is scaled once, so that over 64 fixed paragraphs the
+    mean length of C is that of the decoder's word embeddings. The scaling is this project's; equation 1 is as it was,
+    and training may change the length. With torch's initialisation alone C has whatever length the encoder's states
+    give it. Far shorter than a word, and with nothing but BOS in front, it can become a second attention sink. The mean
+    of more states is shorter: of a paragraph C has half the length that it has of a sentence, so that paragraphs set
+    the scale.
 
     Args:
         decoder: See :class:`ContextualDecoder`.
@@ -87,7 +89,9 @@ def contextual_decoder(
 
 @torch.no_grad()
 def context_length(module: ContextualDecoder) -> float:
-    """Mean length of the contextual tokens of 64 fixed texts, by the mean length of the decoder's word embeddings.
+    """Mean length of the contextual tokens of 64 fixed paragraphs, by the mean length of the decoder's word embeddings.
+
+    The paragraphs are the authored graded sentences, each with the five that are graded against it: some 90 words.
 
     Both are taken where the decoder's table is read. Where a decoder scales word embeddings (Gemma), it scales the
     contextual token by the same number, which cancels.
@@ -98,7 +102,8 @@ def context_length(module: ContextualDecoder) -> float:
     Raises:
         MissingDataError: The authored texts are not there.
     """
-    texts = graded()["sentence1"].unique().tolist()  # of no task: they are there to be trained on
+    sentences = graded().groupby("source", sort=False)  # of no task: they are there to be trained on
+    texts = [" ".join([group["sentence1"].iloc[0], *group["sentence2"]]) for _, group in sentences]
     own = module.encoder_tokenizer(texts, truncation=True, padding=True, return_tensors="pt")
     made = module.read_ahead(own.to(module.encoder.device))
     return float(made.float().norm(dim=-1).mean()) / word_length(module.decoder)
