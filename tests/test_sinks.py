@@ -81,7 +81,7 @@ def test_norms_and_attention_by_hand(build, backbone, tokens, instruction):
 
 
 def test_a_sink_is_a_state_many_times_as_long_as_a_words(build, monkeypatch):
-    """The hidden states are replaced, so that the ratio at the middle layer of five is known, and that of others not."""
+    """The hidden states are replaced, so that the ratio at the middle layer of five is a known one."""
     model = build(encoder_options={"tokens": 1})
     ratio = probes.SINK
 
