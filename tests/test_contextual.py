@@ -640,3 +640,29 @@ def test_a_length_far_from_a_words_is_told(build, length, far):
 def test_no_length(build, length):
     with pytest.raises(InvalidValueError, match="length: expected word, torch, or a positive number of word lengths"):
         build(encoder_options={"length": length})
+
+
+# How much of the encoder runs
+
+
+@pytest.mark.parametrize("layers", [0, 1, 2])
+@torch.no_grad()
+def test_some_of_the_encoders_layers(build, encoder, layers, tmp_path):
+    """Its states are the hidden states of the whole encoder at that layer, also when it is loaded again."""
+    model = build(encoder_options={"layers": layers, "length": "torch"})
+    bert = BertModel.from_pretrained(encoder).eval()
+    model.save(str(tmp_path))
+    again = SentenceTransformer(str(tmp_path), device="cpu", trust_remote_code=True)
+    for text in NOTES:
+        inputs = model.preprocess([text])
+        given = {name: inputs[f"encoder.{name}"] for name in ("input_ids", "attention_mask")}
+        states = bert(**given, output_hidden_states=True).hidden_states[layers]
+        expected = model[0].context.mlp(states.mean(dim=1))
+        for one in (model, again):
+            close(one[0](one.preprocess([text]))["context"][:, 0], expected)
+
+
+@pytest.mark.parametrize("layers", [-1, 3, 1.5, "1"])
+def test_layers_that_the_encoder_does_not_have(build, layers):
+    with pytest.raises(InvalidValueError, match="layers"):
+        build(encoder_options={"layers": layers})

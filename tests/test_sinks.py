@@ -11,7 +11,7 @@ from training_tools import differing, stage, tiny, trained, weights, write_encod
 import workbook
 from workbook import probes
 from workbook.corpora.docs import load_docs
-from workbook.errors import InvalidValueError
+from workbook.errors import InvalidValueError, UnknownNameError
 from workbook.experiments import sinks
 from workbook.modules import ContextualPooling
 from workbook.scale import get_scale
@@ -239,3 +239,96 @@ def test_of_a_model_without_contextual_tokens_there_are_no_rows():
     one = SimpleNamespace(model=tiny("last-token"))
     assert isinstance(found := sinks.inside(None, one, SIZES), pd.DataFrame)
     assert found.empty
+
+
+# Does the decoder listen?
+
+
+@torch.no_grad()
+def slowly(model, text, c, instruction):
+    """The vector of a text that has ``c`` for its contextual token, from the decoder alone."""
+    front = [1, *model.tokenizer(instruction or "", add_special_tokens=False).input_ids]
+    back = [*model.tokenizer(text, add_special_tokens=False).input_ids, 2]
+    table = model[0].decoder.get_input_embeddings()
+    read = torch.cat([table(torch.tensor(front)), c, table(torch.tensor(back))]).unsqueeze(0)
+    last = model[0].decoder(inputs_embeds=read).last_hidden_state[0]
+    return torch.cat([last[len(front)], last[-1]])
+
+
+@pytest.mark.parametrize("batch_size", [2, 32])
+@torch.no_grad()
+def test_replaced_tokens_by_hand(build, batch_size):
+    model = build()
+    found = probes.listening(model, TEXTS, OTHERS, INSTRUCTION, batch_size=batch_size)
+    found = found.set_index(["side", "replacement", "part", "query"])
+    sides = {"queries": (TEXTS, INSTRUCTION), "documents": (OTHERS, None)}
+    tokens = {
+        side: [model[0](model.preprocess([text], prompt=asked))["context"][0] for text in texts]
+        for side, (texts, asked) in sides.items()
+    }
+
+    def replaced(side, replacement, index):
+        own, other = tokens[side], tokens["documents" if side == "queries" else "queries"]
+        mean = sum(own) / 3
+        chosen = {"own": own[index], "swap": own[(index + 1) % 3], "mean": mean, "zero": 0 * mean}
+        return chosen.get(replacement, other[index])
+
+    def vectors(side, replacement):
+        texts, asked = sides[side]
+        return [slowly(model, text, replaced(side, replacement, n), asked) for n, text in enumerate(texts)]
+
+    for side, replacement in ((side, one) for side in sides for one in probes.REPLACEMENTS):
+        own, made = {name: vectors(name, "own") for name in sides}, vectors(side, replacement)
+        for part, places in {"whole": slice(None), "context": slice(32), "eos": slice(32, None)}.items():
+            read = {name: own[name] for name in sides} | {side: made}
+            for n in range(3):
+                moved = 1 - torch.cosine_similarity(made[n][places], own[side][n][places], dim=0)
+                row = found.loc[(side, replacement, part, n)]
+                assert row["moved"] == pytest.approx(float(moved), abs=1e-5)
+                query = read["queries"][n][places]
+                cosines = [torch.cosine_similarity(query, one[places], dim=0) for one in read["documents"]]
+                rank = sum(float(cosine) >= float(cosines[n]) - 1e-6 for cosine in cosines)
+                assert row["reciprocal_rank"] == pytest.approx(1 / rank)
+    assert (found.loc[("queries", ["swap", "zero"], "eos"), "moved"] > 1e-4).all()
+    assert not model[0].context._forward_hooks
+
+
+@torch.no_grad()
+def test_a_decoder_that_does_not_listen_does_not_move(build):
+    """With a mask that hides the contextual token from all others, the last state is the same whatever it says."""
+    model = build(attn_implementation="eager")
+
+    def deaf(module, args, kwargs):
+        place = 1 if module.asked is None else 1 + len(module.asked)
+        mask = torch.full((1, 1, *[kwargs["inputs_embeds"].shape[1]] * 2), torch.finfo(torch.float32).min).triu(1)
+        mask[..., place + 1 :, place] = torch.finfo(torch.float32).min
+        return args, {**kwargs, "attention_mask": mask}
+
+    decoder = model[0].decoder
+    decoder.register_forward_pre_hook(deaf, with_kwargs=True)
+    decoder.asked = None
+    found = probes.listening(model, TEXTS, OTHERS, None, ["swap", "oracle"], batch_size=1)
+    moved = found.groupby(["part"])["moved"].max()
+    assert moved["eos"] < 1e-6
+    assert moved["context"] > 1e-3
+
+
+@torch.no_grad()
+def test_vectors_given_their_own_tokens_are_the_models(build):
+    model = build(encoder_options={"tokens": 2})
+    tokens = probes.contextual_tokens(model, TEXTS, INSTRUCTION, batch_size=2)
+    assert tokens.shape == (3, 2, 32)
+    made = probes.vectors_given(model, TEXTS, tokens, INSTRUCTION, batch_size=2)
+    np.testing.assert_allclose(made, model.encode(TEXTS, prompt=INSTRUCTION), atol=1e-5)
+
+
+def test_bad_tokens_and_replacements(build):
+    model = build()
+    with pytest.raises(InvalidValueError, match="tokens: expected those of 3 texts"):
+        probes.vectors_given(model, TEXTS, torch.zeros(2, 1, 32))
+    with pytest.raises(InvalidValueError, match=r"tokens: expected \(3, 1, 32\), got \(3, 1, 16\)"):
+        probes.vectors_given(model, TEXTS, torch.zeros(3, 1, 16))
+    with pytest.raises(InvalidValueError, match="two or more of each, in pairs"):
+        probes.listening(model, TEXTS, OTHERS[:2])
+    with pytest.raises(UnknownNameError, match="replacement"):
+        probes.listening(model, TEXTS, OTHERS, replacements=["none"])

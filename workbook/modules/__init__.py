@@ -60,6 +60,7 @@ encoder.
 _ENCODER_OPTIONS = {
     "tokens": 1,
     "pretrained": True,
+    "layers": None,
     "length": "word",
     "prefix": "",
     "sees_instruction": False,
@@ -101,8 +102,8 @@ def encoder_options(encoder: str | None, options: Mapping[str, Any]) -> dict[str
 
     Args:
         encoder: Name of an encoder, or None.
-        options: Some of ``tokens``, ``pretrained``, ``length``, ``prefix``, ``sees_instruction`` and ``trainable``; see
-            :func:`~.context_length.contextual_decoder`.
+        options: Some of ``tokens``, ``pretrained``, ``layers``, ``length``, ``prefix``, ``sees_instruction`` and
+            ``trainable``; see :func:`~.context_length.contextual_decoder`.
 
     Raises:
         UnknownNameError: An option that does not exist, or any where there is no encoder.

@@ -12,7 +12,7 @@ from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from .. import backbones
 from ..corpora.authored import graded
-from ..errors import InvalidValueError
+from ..errors import InvalidValueError, whole
 from .contextual import ContextualDecoder, ContextualTokens
 
 LENGTHS = ("word", "torch")
@@ -29,6 +29,7 @@ def contextual_decoder(
     *,
     tokens: int = 1,
     pretrained: bool = True,
+    layers: int | None = None,
     length: str | float = "word",
     **options: Any,
 ) -> ContextualDecoder:
@@ -47,14 +48,15 @@ def contextual_decoder(
         encoder: See :func:`~workbook.backbones.load_encoder`; its pooling is not used.
         tokens: Number of contextual tokens.
         pretrained: False for the same architecture with random initialisation, as a control.
+        layers: Number of the encoder's layers that run, from 0 (its embeddings alone); None for all.
         length: Length at which C begins: ``word``, that of a word embedding; a positive number, times that; or
             ``torch``, as the linear layers of torch are initialised. Outside of :data:`LIKE_WORDS` a warning says so.
         **options: The other options of :class:`ContextualDecoder`.
 
     Raises:
         UnknownNameError, ModelNotFoundError: No such encoder.
-        InvalidValueError: An encoder that is not a transformer, a length that is none of these, or as
-            :class:`ContextualDecoder`.
+        InvalidValueError: An encoder that is not a transformer, or has fewer layers; a length that is none of these; or
+            as :class:`ContextualDecoder`.
         AttentionError: As :class:`ContextualDecoder`.
         MissingDataError: The authored texts are not there.
     """
@@ -62,7 +64,12 @@ def contextual_decoder(
     number = isinstance(length, int | float) and not isinstance(length, bool) and 0 < length < math.inf
     if not (named or number):
         raise InvalidValueError("length", f"{', '.join(LENGTHS)}, or a positive number of word lengths", length)
-    first = backbones.load_encoder(encoder, device=str(decoder.device), model_kwargs={"dtype": decoder.dtype})[0]
+    cut = {}
+    if layers is not None:
+        most = backbones.load_config(encoder).num_hidden_layers
+        cut = {"config_kwargs": {"num_hidden_layers": whole("layers", layers, 0, most, of="layers of the encoder")}}
+    loaded = backbones.load_encoder(encoder, device=str(decoder.device), model_kwargs={"dtype": decoder.dtype}, **cut)
+    first = loaded[0]
     if not isinstance(first, Transformer):
         raise InvalidValueError("encoder", "a transformer, which has states to read", type(first).__name__)
     model, width = first.model, decoder.config.hidden_size

@@ -141,7 +141,12 @@ class ContextualDecoder(Decoder):
                     "template", f"{{context}} as one of its pieces, once, in its {form} form", layout.get("template"),
                     "The templates causal2vec and causal2vec-before have it.",
                 )  # fmt: skip
-        measured = attention_modes.measured_mode(encoder)
+        # Without layers, as of embeddings alone, no token sees another.
+        measured = (
+            attention_modes.measured_mode(encoder)
+            if getattr(encoder.config, "num_hidden_layers", 1)
+            else "bidirectional"
+        )
         if measured != "bidirectional":
             raise AttentionError(
                 f"encoder: expected bidirectional attention, measured {measured} in {encoder.config.name_or_path!r}. "

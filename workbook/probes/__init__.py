@@ -10,6 +10,7 @@ from .cost import BITS, OF_ONE_RUN, encoding_cost, index_bytes, index_cost, pare
 from .dictionary import DEAD, adam_bound, dead, influence, movement, perplexity, silencing, top_tokens
 from .latents import discriminating_latents, latent_attention, token_attention
 from .lexicon import by_position, top_clusters
+from .listening import REPLACEMENTS, contextual_tokens, given_context, listening, vectors_given
 from .negatives import IN_BATCH, false_negative_counts, false_negatives, label_loss, pushed_away
 from .states import TIE, layer_cosine, layer_means, prefix_movement, prefix_test, reading, recency
 from .vectors import vector_lengths, vector_map
@@ -20,17 +21,20 @@ __all__ = [
     "DEAD",
     "IN_BATCH",
     "OF_ONE_RUN",
+    "REPLACEMENTS",
     "SINK",
     "TIE",
     "adam_bound",
     "anchor_losses",
     "by_position",
     "contextual_norms",
+    "contextual_tokens",
     "dead",
     "discriminating_latents",
     "encoding_cost",
     "false_negative_counts",
     "false_negatives",
+    "given_context",
     "index_bytes",
     "index_cost",
     "influence",
@@ -39,6 +43,7 @@ __all__ = [
     "layer_cosine",
     "layer_means",
     "layer_ranks",
+    "listening",
     "measured_negatives",
     "movement",
     "pareto",
@@ -57,6 +62,7 @@ __all__ = [
     "training_cost",
     "vector_lengths",
     "vector_map",
+    "vectors_given",
     "word_guesses",
     "word_probe",
     "word_states",
