@@ -20,10 +20,13 @@ from .dial import (
     weights,
     zero_at,
 )
+from .contextual import SINK, contextual_norms, layer_ranks, path_gradients
+from .cost import BITS, OF_ONE_RUN, encoding_cost, index_bytes, index_cost, pareto, training_cost
 from .dictionary import DEAD, adam_bound, dead, influence, movement, perplexity, silencing, top_tokens
 from .heads import HEADS, SIZED, Head, clustered, head_of
 from .latents import discriminating_latents, latent_attention, token_attention
 from .lexicon import by_position, top_clusters
+from .listening import REPLACEMENTS, contextual_tokens, given_context, listening, vectors_given
 from .negatives import IN_BATCH, false_negative_counts, false_negatives, label_loss, pushed_away
 from .states import TIE, layer_cosine, layer_means, prefix_movement, prefix_test, reading, recency
 from .vectors import vector_lengths, vector_map
@@ -39,6 +42,8 @@ __all__ = [
     "OF_ONE_RUN",
     "POSTING_BYTES",
     "SIZED",
+    "REPLACEMENTS",
+    "SINK",
     "TIE",
     "Collection",
     "Head",
@@ -51,12 +56,15 @@ __all__ = [
     "clustered",
     "collect",
     "content_clusters",
+    "contextual_norms",
+    "contextual_tokens",
     "dead",
     "discriminating_latents",
     "encoding_cost",
     "false_negative_counts",
     "false_negatives",
     "head_of",
+    "given_context",
     "index_bytes",
     "index_cost",
     "influence",
@@ -66,9 +74,12 @@ __all__ = [
     "layer_means",
     "lexicon_search",
     "lexicon_vectors",
+    "layer_ranks",
+    "listening",
     "measured_negatives",
     "movement",
     "pareto",
+    "path_gradients",
     "perplexity",
     "pooled_logits",
     "prefix_movement",
@@ -85,6 +96,7 @@ __all__ = [
     "vector_lengths",
     "vector_map",
     "weights",
+    "vectors_given",
     "word_guesses",
     "word_probe",
     "word_states",
