@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import torch.nn.functional as F
 from training_tools import differing, stage, tiny, trained, weights, write_encoder
 
 import workbook
@@ -332,3 +333,47 @@ def test_bad_tokens_and_replacements(build):
         probes.listening(model, TEXTS, OTHERS[:2])
     with pytest.raises(UnknownNameError, match="replacement"):
         probes.listening(model, TEXTS, OTHERS, replacements=["none"])
+
+
+QUERIES, DOCUMENTS = ["one text", "another one", "a third"], ["the first answer", "a second, longer answer", "third"]
+
+
+def halves(model, texts, tokens=None, instruction=None):
+    """Context and EOS halves by plain calls, each of length 1, with tokens put where the encoder's would be."""
+    features = model.preprocess(texts, prompt=instruction)
+    if tokens is not None:
+        model[0].context.forward, kept = (lambda features: features | {"context": tokens}), model[0].context.forward
+    with torch.no_grad():
+        vectors = model(features)["sentence_embedding"]
+    if tokens is not None:
+        model[0].context.forward = kept
+    return [F.normalize(part, dim=1) for part in vectors.chunk(2, dim=1)]
+
+
+def test_what_a_decoder_does_with_another_texts_token(build):
+    model = build()
+    found = probes.listening(model, QUERIES, DOCUMENTS, "Find it").set_index(["side", "replacement", "part"])
+    tokens = probes.contextual_tokens(model, DOCUMENTS)
+    swapped = halves(model, DOCUMENTS, tokens[[1, 2, 0]])
+    own, asked = halves(model, DOCUMENTS), halves(model, QUERIES, instruction="Find it")
+    for part, new, old, query in zip(("context", "eos"), swapped, own, asked, strict=True):
+        rows = found.loc["documents", "swap", part]
+        assert rows["moved"].to_numpy() == pytest.approx((1 - (new * old).sum(dim=1)).numpy(), abs=1e-5)
+        cosines = query @ new.T
+        ranks = [int((row >= row[place] - 1e-6).sum()) for place, row in enumerate(cosines)]
+        assert rows["reciprocal_rank"].to_numpy() == pytest.approx([1 / rank for rank in ranks])
+    assert (found.loc["documents", "swap", "eos"]["moved"] > 1e-6).all()
+    assert found.xs("own", level="replacement")["moved"].max() < 1e-5
+    assert {*found.index.get_level_values("replacement")} == {*probes.REPLACEMENTS}
+
+
+def test_what_listening_refuses(build):
+    model = build()
+    with pytest.raises(UnknownNameError, match="replacement"):
+        probes.listening(model, QUERIES, DOCUMENTS, replacements=["none"])
+    with pytest.raises(InvalidValueError, match="queries and documents: expected two or more of each, in pairs"):
+        probes.listening(model, QUERIES, DOCUMENTS[:2])
+    with pytest.raises(InvalidValueError, match="tokens: expected those of 3 texts"):
+        probes.vectors_given(model, QUERIES, torch.zeros(2, 1, 32))
+    with pytest.raises(InvalidValueError, match="tokens: expected"), torch.no_grad():
+        probes.vectors_given(model, QUERIES, torch.zeros(3, 2, 32))

@@ -6,6 +6,7 @@ A probe takes a sentence-transformers model whose first module is a `workbook.mo
 from .anchors import anchor_losses, regenerated
 from .baselines import BASELINES, baseline_search
 from .batches import measured_negatives
+from .contextual import SINK, contextual_norms, layer_ranks, path_gradients
 from .cost import BITS, OF_ONE_RUN, POSTING_BYTES, encoding_cost, index_bytes, index_cost, pareto, training_cost
 from .dial import (
     IDF,
@@ -20,8 +21,6 @@ from .dial import (
     weights,
     zero_at,
 )
-from .contextual import SINK, contextual_norms, layer_ranks, path_gradients
-from .cost import BITS, OF_ONE_RUN, encoding_cost, index_bytes, index_cost, pareto, training_cost
 from .dictionary import DEAD, adam_bound, dead, influence, movement, perplexity, silencing, top_tokens
 from .heads import HEADS, SIZED, Head, clustered, head_of
 from .latents import discriminating_latents, latent_attention, token_attention
@@ -41,9 +40,9 @@ __all__ = [
     "IN_BATCH",
     "OF_ONE_RUN",
     "POSTING_BYTES",
-    "SIZED",
     "REPLACEMENTS",
     "SINK",
+    "SIZED",
     "TIE",
     "Collection",
     "Head",
@@ -63,8 +62,8 @@ __all__ = [
     "encoding_cost",
     "false_negative_counts",
     "false_negatives",
-    "head_of",
     "given_context",
+    "head_of",
     "index_bytes",
     "index_cost",
     "influence",
@@ -72,9 +71,9 @@ __all__ = [
     "latent_attention",
     "layer_cosine",
     "layer_means",
+    "layer_ranks",
     "lexicon_search",
     "lexicon_vectors",
-    "layer_ranks",
     "listening",
     "measured_negatives",
     "movement",
@@ -95,8 +94,8 @@ __all__ = [
     "training_cost",
     "vector_lengths",
     "vector_map",
-    "weights",
     "vectors_given",
+    "weights",
     "word_guesses",
     "word_probe",
     "word_states",

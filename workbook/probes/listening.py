@@ -1,4 +1,4 @@
-"""Does the decoder listen to its contextual token? What changes when the token is another text's, a mean, or nothing."""
+"""Does the decoder listen to its contextual token? What changes when it is another text's, a mean, or nothing."""
 
 from __future__ import annotations
 
