@@ -1,6 +1,7 @@
 """Explorers: interactive where a person can type and choose, a table in batch runs."""
 
 from .compress import CompressionExplorer
+from .dial import Dial
 from .dictionary import DictionaryLab
 from .glass import GlassBox
 from .methods import MethodExplorer
@@ -10,6 +11,7 @@ from .single import AnchorExplorer, Explorer, LatentExplorer, LexiconExplorer, P
 __all__ = [
     "AnchorExplorer",
     "CompressionExplorer",
+    "Dial",
     "DictionaryLab",
     "Explorer",
     "GlassBox",

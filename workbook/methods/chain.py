@@ -58,8 +58,8 @@ class Chain:
             :class:`~workbook.templates.Template`.
         examples: For a template with a place for them: pairs of a query and its response, by bare instruction.
         encoder: Name of a bidirectional encoder that makes contextual tokens of a text, or None.
-        encoder_options: ``tokens``, ``pretrained``, ``prefix``, ``sees_instruction`` and ``trainable``, see
-            :func:`~workbook.modules.contextual.contextual_decoder`.
+        encoder_options: ``tokens``, ``pretrained``, ``layers``, ``length``, ``prefix``, ``sees_instruction`` and
+            ``trainable``, see :func:`~workbook.modules.context_length.contextual_decoder`.
         vector_behind_bos: Whether BOS precedes a vector that the decoder reads in place of a word; see
             :class:`~workbook.modules.Decoder`.
         prefix_cache: Whether what stands in front of a text is read once and kept; see

@@ -76,6 +76,20 @@ def recipe(scale: str, backbone: str) -> Recipe:
     return Recipe(stages=(Stage(name="distilled", objective="contrastive", options=options, **sizes),))
 
 
+def without_teacher(scale: str, backbone: str) -> Recipe:
+    """:func:`recipe` without the teacher's scores: the control of distillation.
+
+    Args:
+        scale: Name of the scale.
+        backbone: Name of the backbone.
+
+    Raises:
+        UnknownNameError: No such scale.
+    """
+    (stage,) = recipe(scale, backbone).stages
+    return Recipe(stages=(stage.model_copy(update={"teacher": None}),))
+
+
 def options(scale: str, backbone: str) -> dict[str, Any]:
     """Options of the chain: at scale ``paper`` the paper's zero, k-means of the rows as they are, 8,000 clusters.
 

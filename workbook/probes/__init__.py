@@ -5,37 +5,75 @@ A probe takes a sentence-transformers model whose first module is a `workbook.mo
 
 from .anchors import anchor_losses, regenerated
 from .atlas import cluster_map, printed_pairs
+from .baselines import BASELINES, baseline_search
 from .batches import measured_negatives
-from .cost import BITS, OF_ONE_RUN, encoding_cost, index_bytes, index_cost, pareto, training_cost
+from .contextual import SINK, contextual_norms, layer_ranks, path_gradients
+from .cost import BITS, OF_ONE_RUN, POSTING_BYTES, encoding_cost, index_bytes, index_cost, pareto, training_cost
+from .dial import (
+    IDF,
+    Collection,
+    Pooled,
+    States,
+    collect,
+    content_clusters,
+    lexicon_search,
+    lexicon_vectors,
+    pooled_logits,
+    weights,
+    zero_at,
+)
 from .dictionary import DEAD, adam_bound, dead, influence, movement, perplexity, silencing, top_tokens
 from .keywords import KEYWORD_KINDS, keyword_kinds
 from .latents import discriminating_latents, latent_attention, token_attention
 from .lexicon import by_position, cluster_names, top_clusters
 from .matches import LexiconReading, faithfulness, lexicon_readings, matched, matches
+from .heads import HEADS, SIZED, Head, clustered, head_of
+from .latents import discriminating_latents, latent_attention, token_attention
+from .lexicon import by_position, top_clusters
+from .listening import REPLACEMENTS, contextual_tokens, given_context, listening, vectors_given
 from .negatives import IN_BATCH, false_negative_counts, false_negatives, label_loss, pushed_away
 from .states import TIE, layer_cosine, layer_means, prefix_movement, prefix_test, reading, recency
 from .vectors import vector_lengths, vector_map
 from .words import word_guesses, word_probe, word_states
 
 __all__ = [
+    "BASELINES",
     "BITS",
     "DEAD",
+    "HEADS",
+    "IDF",
     "IN_BATCH",
     "KEYWORD_KINDS",
     "OF_ONE_RUN",
+    "POSTING_BYTES",
+    "REPLACEMENTS",
+    "SINK",
+    "SIZED",
     "TIE",
     "LexiconReading",
+    "Collection",
+    "Head",
+    "Pooled",
+    "States",
     "adam_bound",
     "anchor_losses",
+    "baseline_search",
     "by_position",
     "cluster_map",
     "cluster_names",
+    "clustered",
+    "collect",
+    "content_clusters",
+    "contextual_norms",
+    "contextual_tokens",
     "dead",
     "discriminating_latents",
     "encoding_cost",
     "faithfulness",
     "false_negative_counts",
     "false_negatives",
+    "given_context",
+    "head_of",
     "index_bytes",
     "index_cost",
     "influence",
@@ -47,10 +85,16 @@ __all__ = [
     "lexicon_readings",
     "matched",
     "matches",
+    "layer_ranks",
+    "lexicon_search",
+    "lexicon_vectors",
+    "listening",
     "measured_negatives",
     "movement",
     "pareto",
+    "path_gradients",
     "perplexity",
+    "pooled_logits",
     "prefix_movement",
     "prefix_test",
     "printed_pairs",
@@ -65,7 +109,10 @@ __all__ = [
     "training_cost",
     "vector_lengths",
     "vector_map",
+    "vectors_given",
+    "weights",
     "word_guesses",
     "word_probe",
     "word_states",
+    "zero_at",
 ]

@@ -30,8 +30,10 @@ BITS = {"float32": 32, "float16": 16, "int8": 8, "binary": 1}
 OF_ONE_RUN = "Of turns in one run: another run or machine may differ by more than the interval says."
 """What limits every timing, as the caveat of a quantity."""
 
+POSTING_BYTES = 8
+"""Bytes of a weight in a sparse index: four for the number, four for the cluster it belongs to."""
+
 _CPU = torch.device("cpu")
-_SPARSE_BYTES = 8  # four for a weight, four for the number of its cluster
 
 
 def clock(device: torch.device) -> float:
@@ -260,4 +262,4 @@ def _dense_bytes(dim: int, form: str = "float32") -> float:
 
 def _sparse_bytes(rows: Sequence[Mapping[int, float]], dim: int) -> float:
     """Mean bytes of cut vectors, at most those of whole ones."""
-    return min(_dense_bytes(dim), _SPARSE_BYTES * sum(map(len, rows)) / len(rows))
+    return min(_dense_bytes(dim), POSTING_BYTES * sum(map(len, rows)) / len(rows))
