@@ -23,14 +23,12 @@ from .dial import (
     zero_at,
 )
 from .dictionary import DEAD, adam_bound, dead, influence, movement, perplexity, silencing, top_tokens
+from .heads import HEADS, SIZED, Head, clustered, head_of
 from .keywords import KEYWORD_KINDS, keyword_kinds
 from .latents import discriminating_latents, latent_attention, token_attention
 from .lexicon import by_position, cluster_names, top_clusters
-from .matches import LexiconReading, faithfulness, lexicon_readings, matched, matches
-from .heads import HEADS, SIZED, Head, clustered, head_of
-from .latents import discriminating_latents, latent_attention, token_attention
-from .lexicon import by_position, top_clusters
 from .listening import REPLACEMENTS, contextual_tokens, given_context, listening, vectors_given
+from .matches import LexiconReading, faithfulness, lexicon_readings, matched, matches
 from .negatives import IN_BATCH, false_negative_counts, false_negatives, label_loss, pushed_away
 from .states import TIE, layer_cosine, layer_means, prefix_movement, prefix_test, reading, recency
 from .vectors import vector_lengths, vector_map
@@ -50,9 +48,9 @@ __all__ = [
     "SINK",
     "SIZED",
     "TIE",
-    "LexiconReading",
     "Collection",
     "Head",
+    "LexiconReading",
     "Pooled",
     "States",
     "adam_bound",
@@ -82,13 +80,13 @@ __all__ = [
     "latent_attention",
     "layer_cosine",
     "layer_means",
-    "lexicon_readings",
-    "matched",
-    "matches",
     "layer_ranks",
+    "lexicon_readings",
     "lexicon_search",
     "lexicon_vectors",
     "listening",
+    "matched",
+    "matches",
     "measured_negatives",
     "movement",
     "pareto",
