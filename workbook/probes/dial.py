@@ -15,13 +15,13 @@ import pandas as pd
 import torch
 from scipy.sparse import csr_matrix
 from sentence_transformers.util import batch_to_device
-from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 from sklearn.preprocessing import normalize
 
 from ..errors import InvalidValueError, UnknownNameError, whole
 from ..modules.lexicon import pooled_positions
 from ..modules.pooling import refuse_empty
 from ..vocabulary.clusters import token_text
+from ..vocabulary.names import is_content_word
 from ..vocabulary.sparse import above_mean
 from .cost import POSTING_BYTES
 from .heads import Head
@@ -279,7 +279,7 @@ def searched(scores: np.ndarray) -> pd.DataFrame:
 
 
 def content_clusters(texts: States, head: Head, tokenizer: PreTrainedTokenizerBase) -> list[np.ndarray] | None:
-    """The clusters that hold a content word of each text: a token of three letters or more that is no stop word.
+    """The clusters that hold a content word of each text; see `workbook.vocabulary.names.is_content_word`.
 
     Args:
         texts: Texts, read once.
@@ -291,8 +291,8 @@ def content_clusters(texts: States, head: Head, tokenizer: PreTrainedTokenizerBa
     """
     if head.assignment is None:
         return None
-    words = {id_: token_text(tokenizer, id_).strip().lower() for ids in texts.tokens for id_ in ids}
-    content = {id_ for id_, w in words.items() if len(w) > 2 and w.isalpha() and w not in ENGLISH_STOP_WORDS}
+    words = {id_: token_text(tokenizer, id_).strip() for ids in texts.tokens for id_ in ids}
+    content = {id_ for id_, word in words.items() if is_content_word(word)}
     assignment = head.assignment.numpy()
     return [np.unique(assignment[[id_ for id_ in ids if id_ in content]]) for ids in texts.tokens]
 
