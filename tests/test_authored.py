@@ -569,6 +569,18 @@ def test_published_hybrid_is_above_both_on_twelve_of_fifteen_tasks():
     assert retrieval[single.index].to_dict() == single.to_dict()
 
 
+def test_published_clusters_are_fifteen_rows_of_words():
+    frame = papers.published("lens_clusters")
+    assert frame["cluster"].unique().tolist() == [*range(1, 16)]
+    assert frame.groupby("source")["cluster"].nunique().to_dict() == {"LENS, table 4": 5, "LENS, table 7": 10}
+    assert frame["token"].str.fullmatch(r"#?[A-Za-z]+").all()
+    # What section 4.2 says of table 4, and the one token that is marked.
+    together = frame.groupby("cluster")["token"].agg(set)
+    for pair in ({"rapid", "quickly"}, {"cannot", "impossible"}, {"shows", "showed"}, {"review", "Review"}):
+        assert (together >= pair).sum() == 1
+    assert frame["token"][frame["token"].str.startswith("#")].tolist() == ["#Entity"]
+
+
 def test_published_models_beside_causal2vec_have_their_own_papers_numbers():
     frame = papers.published("causal2vec_mteb")
     # Of Echo on S-LLaMA-1.3B the average alone is printed.
@@ -781,6 +793,7 @@ def test_an_unknown_published_table_is_named_with_those_there_are(table):
         ("lens_air_bench", ",arxiv,", ",papers,", "domain to be one of wiki, .*, got 'papers'"),
         ("lens_attention_pooling", ",last,", ",last-token,", "pooling to be one of last, sum, max, got 'last-token'"),
         ("lens_hybrid", ",63.00,", ",best,", "numbers as score, got"),
+        ("lens_clusters", "1,quickly", "one,quickly", "numbers as cluster, got"),
         ("causal2vec_position", ",after,", ",behind,", "variant to be one of before, after, got 'behind'"),
         ("causal2vec_tokens", ",8,", ",9,", "variant to be one of 1, 2, 4, 8, got '9'"),
         ("causal2vec_encoders", ",none,", ",no,", "encoder to be one of none, BERT-base, .*, got 'no'"),

@@ -102,10 +102,10 @@ def test_scale_gpu_keeps_to_its_budgets(docs):
     assert {name.partition("_")[0] for name in notebooks.index} == {f"{number:02d}" for number in range(8)}
     assert {*records.index} == {name for name in EXPERIMENTS if name[0].isdigit()}
     assert (notebooks["minutes"] < 5).all()
-    assert records["minutes"].sum() < 90
-    assert records["passes"].sum() < 90_000
+    assert records["minutes"].sum() < 120
+    assert records["passes"].sum() < 120_000
     # Ten times the budget of a night, but for what is sized by texts, and no data set is gone through again and again.
-    assert records["trained tokens"].sum() < 2.8e8
+    assert records["trained tokens"].sum() < 3.6e8
     assert (records["trained tokens"] / records["models"] < 3.3e6).all(), "however many models a grid has"
     for method, name in (("lens", "distilled"), ("nv-embed", "retrieval")):
         (stage,) = recipe(method, "gpu").only(name).stages

@@ -3,6 +3,7 @@
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
@@ -15,7 +16,9 @@ import workbook
 from workbook import backbones, probes
 from workbook.corpora.docs import load_docs
 from workbook.errors import AttentionError, DamagedFileError, InvalidValueError, UnknownNameError
+from workbook.files import ROOT
 from workbook.modules import ContextualPooling, ContextualTokens, Decoder
+from workbook.modules.context_length import context_length
 from workbook.templates import CONTEXT, TEMPLATES
 from workbook.tiny import tiny_tokenizer
 from workbook.training import Adapter
@@ -148,14 +151,15 @@ def test_representations(build, tokens):
 
 @torch.no_grad()
 def test_as_it_comes_from_the_mlp_the_token_is_too_short_to_count_beside_eos():
-    """On the default models: Bi-EOS ranks as EOS alone does, unless both halves have one length."""
+    """On the default models, at torch's length: Bi-EOS ranks as EOS alone does, unless both halves have one length."""
     texts = load_docs().split("dev")["document"].head(6).tolist()
     poolings = {
         "raw": {"representation": "bi-eos"},
         "equal": {"representation": "bi-eos", "equal_lengths": True},
         "eos": {"representation": "eos"},
     }
-    model = workbook.build("causal2vec", "smollm2-135m", suffix="answer", max_length=64)
+    short = {"length": "torch"}
+    model = workbook.build("causal2vec", "smollm2-135m", suffix="answer", max_length=64, encoder_options=short)
     features = model[0](batch_to_device(model.preprocess(texts), model.device))
     vectors = {
         name: ContextualPooling(576, **options)(dict(features))["sentence_embedding"]
@@ -574,3 +578,91 @@ def test_the_sizes_of_the_paper():
         "mlp.0.weight": (2048, 768),
         "mlp.2.weight": (2048, 2048),
     }
+
+
+# How long it begins
+
+
+def of_words(model):
+    """Mean length of C over the 64 paragraphs, one by one, by the mean length of the rows of the decoder's table."""
+    paragraphs = {}
+    for pair in pd.read_csv(ROOT / "data" / "texts" / "graded.csv").itertuples():
+        paragraphs.setdefault(pair.sentence1, [pair.sentence1]).append(pair.sentence2)
+    assert [len(one) for one in paragraphs.values()] == [6] * 64
+    texts = map(" ".join, paragraphs.values())
+    lengths = [float(model[0](model.preprocess([text]))["context"][0].norm(dim=1).mean()) for text in texts]
+    rows = [float(row.norm()) for row in model[0].decoder.get_input_embeddings().weight]
+    return np.mean(lengths) / np.mean(rows)
+
+
+@pytest.mark.parametrize("backbone", ["tiny-llama", "tiny-gemma3"])
+@pytest.mark.parametrize("options", [{}, {"tokens": 3}, {"pretrained": False}, {"trainable": True}], ids=str)
+@torch.no_grad()
+def test_it_begins_as_long_as_a_word(build, backbone, options):
+    assert of_words(build(backbone, encoder_options=options, max_length=200)) == pytest.approx(1, abs=1e-4)
+
+
+@torch.no_grad()
+def test_its_length_is_one_factor_of_w2(build):
+    torchs, words, double = (build(encoder_options={"length": one}) for one in ("torch", "word", 2))
+    differ = differing(torchs, words)
+    assert differ == ["0.context.mlp.2.weight"] == differing(words, double)
+    ratio = words[0].context.mlp[2].weight / torchs[0].context.mlp[2].weight
+    close(ratio, ratio[0, 0].expand_as(ratio), atol=1e-4)
+    assert float(ratio[0, 0]) == pytest.approx(1 / context_length(torchs[0]), rel=1e-4)
+    close(double[0].context.mlp[2].weight, 2 * words[0].context.mlp[2].weight)
+    bound = 32**-0.5  # torch's, of a linear layer that reads 32 numbers
+    assert float(torchs[0].context.mlp[2].weight.abs().max()) == pytest.approx(bound, rel=0.01)
+
+
+def test_a_trained_length_is_kept(build, tmp_path):
+    model = build()
+    with torch.no_grad():
+        model[0].context.mlp[2].weight *= 7
+    model.save(str(tmp_path))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = SentenceTransformer(str(tmp_path), device="cpu", trust_remote_code=True)
+    assert differing(model, again) == []
+
+
+@pytest.mark.parametrize(("length", "far"), [(0.4, True), (0.6, False), ("word", False), (2.9, False), (4, True)])
+def test_a_length_far_from_a_words_is_told(build, length, far):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        build(encoder_options={"length": length})
+    told = [str(one.message) for one in told if "times as long as a word" in str(one.message)]
+    assert len(told) == far
+    assert not far or f"begins {length:.2f} times" in told[0]
+
+
+@pytest.mark.parametrize("length", ["words", 0, -1.0, float("nan"), float("inf"), True, None, [1]])
+def test_no_length(build, length):
+    with pytest.raises(InvalidValueError, match="length: expected word, torch, or a positive number of word lengths"):
+        build(encoder_options={"length": length})
+
+
+# How much of the encoder runs
+
+
+@pytest.mark.parametrize("layers", [0, 1, 2])
+@torch.no_grad()
+def test_some_of_the_encoders_layers(build, encoder, layers, tmp_path):
+    """Its states are the hidden states of the whole encoder at that layer, also when it is loaded again."""
+    model = build(encoder_options={"layers": layers, "length": "torch"})
+    bert = BertModel.from_pretrained(encoder).eval()
+    model.save(str(tmp_path))
+    again = SentenceTransformer(str(tmp_path), device="cpu", trust_remote_code=True)
+    for text in NOTES:
+        inputs = model.preprocess([text])
+        given = {name: inputs[f"encoder.{name}"] for name in ("input_ids", "attention_mask")}
+        states = bert(**given, output_hidden_states=True).hidden_states[layers]
+        expected = model[0].context.mlp(states.mean(dim=1))
+        for one in (model, again):
+            close(one[0](one.preprocess([text]))["context"][:, 0], expected)
+
+
+@pytest.mark.parametrize("layers", [-1, 3, 1.5, "1"])
+def test_layers_that_the_encoder_does_not_have(build, layers):
+    with pytest.raises(InvalidValueError, match="layers"):
+        build(encoder_options={"layers": layers})

@@ -48,6 +48,16 @@ SURFACE = pd.DataFrame(
 )
 POINTS = pd.DataFrame({"x": [2, 77], "y": [128, 16], "name": ["Imdb", "Banking77"], "kind": ["paper", "here"]})
 
+ATLAS = pd.DataFrame(
+    {
+        "x": [0.0, 1, 2, 3, 0, 4],
+        "y": [0.0, 2, 1, 3, 4, 0],
+        "name": ["guys, guy", "dude", "stars, star", "a, b", "c", "d $"],
+        "printed": ["guy", "guy", "star", "", np.nan, ""],
+        "k": [3, 3, 3, 3, 9, 9],
+    }
+)
+
 DRAW = {
     "bars": lambda: figures.bars(
         SCORES, "pooling", "score", hue="attention", low="low", high="high", baseline={"chance": 5}, values=True
@@ -74,6 +84,7 @@ DRAW = {
         baseline={"chance": 5},
     ),
     "contours": lambda: figures.contours(SURFACE, levels=[0.2, 0.5, 0.9], points=POINTS, unit="chance", title="A map"),
+    "atlas": lambda: figures.atlas(ATLAS, panel="k", title="Clusters"),
     "losses": lambda: figures.losses(HISTORY, {"mntp": 10.8, "simcse": 2.1}),
     "tiles": lambda: figures.tiles(DECIDED, "paper", "verdict", kinds=figures.VERDICTS, title="Claims"),
     "forest": lambda: figures.forest(
@@ -134,6 +145,24 @@ def test_a_map_has_its_lines_where_the_values_are_equal_and_its_points_where_the
     ):
         with pytest.raises(InvalidValueError, match=message):
             figures.contours(values, levels=levels, points=points)
+
+
+def test_an_atlas_shows_every_point_and_marks_groups_and_joins_them_to_their_first():
+    axes, other = DRAW["atlas"]().axes
+    grey, guy, star = axes.collections
+    assert grey.get_offsets().tolist() == [[0, 0], [1, 2], [2, 1], [3, 3]]
+    assert guy.get_offsets().tolist() == [[0, 0], [1, 2]]
+    assert star.get_offsets().tolist() == [[2, 1]]
+    assert [line.get_xydata().tolist() for line in axes.lines] == [[[0, 0], [1, 2]]]
+    assert [text.get_text() for text in axes.texts] == ["guys, guy", "stars, star"]
+    assert [text.get_text() for text in axes.figure.legends[0].get_texts()] == ["guy", "star"]
+    assert not other.texts
+    assert other.collections[0].get_offsets().tolist() == [[0, 4], [4, 0]]
+    many = pd.DataFrame({"x": range(15), "y": range(15), "printed": [f"{n:02}" for n in range(15)]})
+    looks = figures.atlas(many, names=False).axes[0].collections[1:]
+    assert len({(str(one.get_facecolor()), str(one.get_paths()[0].vertices)) for one in looks}) == 15
+    with pytest.raises(UnknownNameError, match="name"):
+        figures.atlas(many)
 
 
 def test_missing_bar_leaves_its_place_empty():

@@ -17,6 +17,7 @@ from training_tools import differing, stage, trained, weights, write_data
 
 import workbook
 from workbook import backbones
+from workbook.corpora.authored import topics
 from workbook.errors import DamagedFileError, InvalidValueError, OutputError, UnknownNameError
 from workbook.files import write_checksums
 from workbook.modules import Decoder, Lexicon
@@ -466,7 +467,7 @@ def test_built_by_name_from_the_head_of_its_backbone():
 
     model = workbook.build("lens", "tiny-llama", dtype="float32", device="cpu")
     made = clusters_of("tiny-llama", len(tiny_tokenizer()) // 8)  # smaller than the paper's vocabulary
-    assert model[1].head.equal(made.centroids - made.centroids.mean(dim=0))
+    assert model[1].head.equal(made.centroids)
     assert model[1].clusters.equal(made.assignment)
     assert model.encode(TEXTS, prompt=INSTRUCTION).shape == (4, len(made))
     assert workbook.build("lens", "tiny-llama", pooling_options={"clusters": 20})[1].head.shape == (20, 32)
@@ -480,7 +481,7 @@ def test_the_vocabulary_as_it_is():
     model = workbook.build("lens", "tiny-qwen2", pooling_options=options, dtype="float32", device="cpu")
     assert model[1].pooling == "sum"
     weight = backbones.load_head("tiny-qwen2").weight
-    assert model[1].head.equal(weight - weight.mean(dim=0))
+    assert model[1].head.equal(weight)
     assert model[1].clusters.tolist() == [*range(len(tiny_tokenizer()))]
     assert model[1].words(tiny_tokenizer())[tiny_tokenizer().convert_tokens_to_ids("a")] == ["a"]
 
@@ -496,13 +497,13 @@ def test_words_of_some_clusters():
             lexicon.words(tokenizer, [0, cluster])
 
 
-def test_centring_changes_no_prediction_and_leaves_the_average_logit_at_0():
-    raw, centred = (
-        workbook.build(
-            "lens", "tiny-llama", pooling_options={"clusters": "vocabulary", "centred": centred}, dtype="float32"
-        )
-        for centred in (False, True)
-    )
+def zeroed(zero, **options):
+    own = {"clusters": "vocabulary", "zero": zero} | options
+    return workbook.build("lens", "tiny-llama", pooling_options=own, dtype="float32", device="cpu")
+
+
+def test_the_mean_as_zero_changes_no_prediction_and_leaves_the_average_logit_at_0():
+    raw, centred = zeroed("paper"), zeroed("mean")
     states = random(3, 5, 32)
     before, after = (states @ model[1].head.T for model in (raw, centred))
     torch.testing.assert_close(before.softmax(-1), after.softmax(-1))
@@ -510,12 +511,88 @@ def test_centring_changes_no_prediction_and_leaves_the_average_logit_at_0():
     torch.testing.assert_close(after.mean(-1), torch.zeros(3, 5), atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("pooling", ["max", "sum", "last"])
+def test_a_zero_above_the_mean(pooling):
+    """Every logit by itself, against a loop over texts and positions; gradients as through plain operations."""
+    model = zeroed(0.25, pooling=pooling)
+    features = model[0](model.preprocess(TEXTS))
+    states = features["token_embeddings"] = features["token_embeddings"].detach().requires_grad_()
+    found, expected = model[1].weights(features), []
+    mask = pooled_positions(features["pooling_mask"], features["attention_mask"], pooling)
+    for own, here in zip(states, mask, strict=True):
+        weights = torch.log1p((own[here] @ model[1].head.T - 0.25).relu())
+        expected.append(weights.sum(dim=0) if pooling == "sum" else weights.max(dim=0).values)
+    expected = torch.stack(expected)
+    assert 0 < (expected > 0).float().mean() < 1
+    torch.testing.assert_close(found, expected)
+    scale = random(*expected.shape)
+    gradients = [torch.autograd.grad((made * scale).sum(), states)[0] for made in (found, expected)]
+    torch.testing.assert_close(*gradients)
+    if pooling != "sum":
+        assert ((model[1].contributions(features) >= 0) == (expected > 0)).all()
+
+
+def test_a_share_of_the_weights_is_active():
+    texts = topics()["text"].head(64).tolist()
+    for share in (0.05, 0.3):
+        model = zeroed(f"share {share}", clusters=20)
+        assert np.isclose((model.encode(texts) > 0).mean(), share, atol=0.01)
+        assert zeroed(model[1].zero, clusters=20).encode(texts[:4]) == pytest.approx(model.encode(texts[:4]), abs=1e-6)
+
+
+def test_a_zero_outlives_the_disk(tmp_path):
+    model = zeroed("share 0.2")
+    model.save(str(tmp_path / "model"))
+    loaded = SentenceTransformer(str(tmp_path / "model"), device="cpu", trust_remote_code=True)
+    assert loaded[1].zero == model[1].zero > 0
+    assert loaded.encode(TEXTS) == pytest.approx(model.encode(TEXTS), abs=1e-6)
+
+
+def test_zero_by_default_is_the_mean_where_the_head_is_the_table_of_words():
+    for backbone, tied in (("tiny-gemma2", True), ("tiny-mistral", False)):
+        assert backbones.load_config(backbone).tie_word_embeddings == tied
+        zero = "mean" if tied else "paper"
+        own = {"clusters": "vocabulary"}
+        heads = [
+            workbook.build("lens", backbone, pooling_options=given, dtype="float32")[1].head
+            for given in (own, own | {"zero": zero})
+        ]
+        assert heads[0].equal(heads[1])
+        weight = backbones.load_head(backbone).weight.float()
+        assert heads[0].equal(weight - weight.mean(dim=0) if tied else weight)
+
+
+@pytest.mark.parametrize(
+    "zero", ["Paper", "half", "share", "share 0", "share 1.5", "share x", -1, float("nan"), True, [0]]
+)
+def test_a_zero_that_is_none(zero):
+    with pytest.raises(InvalidValueError, match="zero: expected"):
+        zeroed(zero)
+
+
+def test_a_share_that_lies_below_the_mean():
+    with pytest.raises(InvalidValueError, match=r"zero: expected a share below that of the logits above the mean, \d"):
+        zeroed("share 0.9", pooling="last")
+
+
+def test_shuffled_clusters_keep_sizes_and_nothing_else():
+    plain, mixed = (zeroed("paper", clusters=20, shuffled=shuffled)[1] for shuffled in (False, True))
+    assert plain.clusters.bincount().tolist() == mixed.clusters.bincount().tolist()
+    assert (plain.clusters == mixed.clusters).float().mean() < 0.5
+    weight = backbones.load_head("tiny-llama").weight.float()
+    for cluster in (0, 19):
+        torch.testing.assert_close(mixed.head[cluster], weight[mixed.clusters == cluster].mean(dim=0))
+    assert zeroed("paper", clusters=20, shuffled=True, seed=1)[1].clusters.tolist() != mixed.clusters.tolist()
+    with pytest.raises(InvalidValueError, match="shuffled: expected False, where nothing is clustered"):
+        zeroed("paper", shuffled=True)
+
+
 def test_clusters_of_ones_own(tmp_path):
     from workbook.vocabulary.clusters import cluster_head
 
     made = cluster_head(backbones.load_head("tiny-llama").weight, 7, seed=5)
     made.save(tmp_path / "clusters")
-    options = {"clusters": str(tmp_path / "clusters"), "centred": False}
+    options = {"clusters": str(tmp_path / "clusters"), "zero": "paper"}
     model = workbook.build("lens", "tiny-llama", pooling_options=options, dtype="float32", device="cpu")
     assert model[1].head.equal(made.centroids)
     for cluster, words in enumerate(model[1].words(tiny_tokenizer())):
@@ -536,7 +613,7 @@ def test_clusters_by_a_name_that_is_none(clusters):
         workbook.build("lens", "tiny-llama", pooling_options={"clusters": clusters})
 
 
-@pytest.mark.parametrize("name", ["spherical", "centred"])
+@pytest.mark.parametrize("name", ["spherical", "shuffled"])
 @pytest.mark.parametrize("value", ["no", 0, None])
 def test_what_is_no_bool(name, value):
     for clusters in (20, "vocabulary"):
@@ -545,7 +622,9 @@ def test_what_is_no_bool(name, value):
 
 
 def test_an_unknown_option_of_the_lexicon():
-    with pytest.raises(UnknownNameError, match=r"lexicon pooling.*: pooling, clusters, spherical, centred, seed"):
+    with pytest.raises(
+        UnknownNameError, match=r"lexicon pooling.*: pooling, clusters, spherical, shuffled, zero, seed"
+    ):
         workbook.build("lens", "tiny-llama", pooling_options={"k": 20})
 
 

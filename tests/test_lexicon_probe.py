@@ -138,6 +138,20 @@ def test_positions_lead_to_the_weights(tiny, pooling):
     assert (frame.to_numpy() == 0).any()
 
 
+@pytest.mark.parametrize("pooling", LEXICON_POOLINGS)
+def test_both_looks_know_where_zero_is(tiny, pooling):
+    model = tiny(pooling)
+    whole = probes.by_position(model, TEXTS[1], range(CLUSTERS))
+    model[1].zero = zero = float(np.expm1(whole.max()).median())
+    above = probes.by_position(model, TEXTS[1], range(CLUSTERS))
+    np.testing.assert_allclose(np.expm1(above), np.maximum(np.expm1(whole) - zero, 0), atol=1e-4)
+    assert (above.to_numpy() == 0).sum() > (whole.to_numpy() == 0).sum()
+    pooled = above.sum() if pooling == "sum" else above.max()
+    weights = probes.top_clusters(model, [TEXTS[1]], top=CLUSTERS).set_index("cluster")["weight"]
+    np.testing.assert_allclose(pooled[weights.index] / np.linalg.norm(pooled), weights, atol=1e-5)
+    assert len(weights) == (pooled > 0).sum() < CLUSTERS
+
+
 def test_both_looks_agree(tiny):
     model = tiny()
     frame = probes.top_clusters(model, [TEXTS[1]])

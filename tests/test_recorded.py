@@ -88,7 +88,11 @@ def missing(experiment, folder):
 STANDING = {
     "03_pooling": ("cpu", 48),
     "03_recipes": ("cpu", 15),
-    "03_dictionary": ("night", 7),
+    "03_dictionary": ("night", 35),
+    "04_pooling": ("cpu", 19),
+    "04_clusters": ("cpu", 15),
+    "04_hybrid": ("cpu", 15),
+    "04_dial": ("night", 1),
     "09_compress": ("quick", 8),
 }
 """Experiments whose grids wait for scale night: the scale of the record that notebooks read, and its cells so far."""

@@ -24,6 +24,7 @@ ADDED_LATER: dict[str, dict[str, Any]] = {
     "LatentAttention": _LATENT,
     "self_attention pooling": {"mlp_ratio": 4},
     "SelfAttention": {"mlp_ratio": 4},
+    "encoder": {"length": "torch", "layers": None},
 }
 """By name, fields that were added when records already existed, each with the value that changes nothing.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..errors import UnknownNameError
-from . import anchor, causal2vec, compress, dictionary, equal_budget, gritlm, lens, llm2vec, nv_embed
+from . import anchor, causal2vec, compress, dial, dictionary, equal_budget, gritlm, lens, llm2vec, nv_embed, sinks
 from .compare import differences, judged, learned, levels, paired, quantities, quantity
 from .curves import heights, steps_to_reach
 from .grid import Experiment, Variant
@@ -12,7 +12,10 @@ from .summary import over_seeds
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
-    for module in (llm2vec, nv_embed, dictionary, lens, causal2vec, anchor, equal_budget, compress, gritlm)
+    for module in (
+        *(llm2vec, nv_embed, dictionary, lens, dial, causal2vec, sinks),
+        *(anchor, equal_budget, compress, gritlm),
+    )
     for experiment in module.EXPERIMENTS
 }
 """All experiments by name, in the order of their notebooks."""

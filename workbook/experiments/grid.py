@@ -98,7 +98,10 @@ class Variant:
         Raises:
             UnknownNameError: No such scale, or an option that does not exist.
         """
-        options = {**methods.options(self.method, scale, backbone), **self.options}
+        options = methods.options(self.method, scale, backbone)
+        for name, value in self.options.items():
+            both = isinstance(value, Mapping) and isinstance(options.get(name), Mapping)
+            options[name] = {**options[name], **value} if both else value
         return methods.get(self.method).chain.with_options(**options)
 
     def train(

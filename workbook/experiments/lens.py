@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -15,9 +15,12 @@ from .grid import SUITES, Experiment, Variant
 from .suite import row, smaller, suites_and_loss
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sentence_transformers import SentenceTransformer
 
     from ..scale import Scale
+    from ..training.recipe import Recipe
 
 POOLINGS, MASKS = ("max", "sum", "last"), ("bidirectional", "causal")
 CLUSTERS = (1000, 4000, 16000, "vocabulary")
@@ -26,14 +29,19 @@ CLUSTERS = (1000, 4000, 16000, "vocabulary")
 UNTRAINED = "untrained"
 """Name of the variant of 04_pooling that is LENS before training: max pooling, without the causal mask."""
 
+PROMPTED = "prompted last"
+"""The last token behind a prompt suffix that asks for keywords, as PromptReps does. To a chat model EOS is the end of a
+message, after which it has nothing to say.
+"""
+
 _STAGE = ("distilled",)
 
 
 def name(pooling: str, mask: str) -> str:
-    """Name of the variant of 04_pooling: one of :data:`POOLINGS` and one of :data:`MASKS`.
+    """Name of the variant of 04_pooling: one of :data:`POOLINGS`, or :data:`PROMPTED`, and one of :data:`MASKS`.
 
     Args:
-        pooling: One of :data:`POOLINGS`.
+        pooling: One of :data:`POOLINGS`, or :data:`PROMPTED`.
         mask: One of :data:`MASKS`.
     """
     return f"{pooling}, {mask}"
@@ -44,7 +52,9 @@ def lexicon(
     pooling: str = "max",
     mask: str = "bidirectional",
     clusters: int | str = 4000,
-    **others: bool,
+    suffix: str = "eos",
+    recipe: Callable[[str, str], Recipe] | None = None,
+    **others: Any,
 ) -> Variant:
     """LENS, trained, with another pooling, mask, number of clusters or head.
 
@@ -53,10 +63,13 @@ def lexicon(
         pooling: ``max``, ``sum`` or ``last``.
         mask: ``causal`` or ``bidirectional``.
         clusters: Number of clusters, or ``vocabulary`` for none.
-        **others: Options of the lexicon, such as ``centred``.
+        suffix: See `workbook.methods.Chain`.
+        recipe: In place of LENS' own.
+        **others: Options of the lexicon, such as ``zero``.
     """
-    options = {"pooling": pooling, "clusters": clusters} | others
-    return Variant(variant, "lens", _STAGE, {"attention": mask, "pooling_options": options})
+    pooled = {"pooling": pooling, "clusters": clusters} | others
+    options = {"attention": mask, "suffix": suffix, "pooling_options": pooled}
+    return Variant(variant, "lens", _STAGE, options, recipe=recipe)
 
 
 def keywords(model: SentenceTransformer, sizes: Scale, top: int = 5, shown: int = 3) -> pd.DataFrame:
@@ -99,6 +112,7 @@ POOLING = Experiment(
     variants=(
         Variant(UNTRAINED, "lens"),
         *(lexicon(name(pooling, mask), pooling, mask) for mask in MASKS for pooling in POOLINGS),
+        *(lexicon(name(PROMPTED, mask), "last", mask, suffix="keywords") for mask in MASKS),
     ),
     sizes=smaller,
     measure=suites_and_loss,
@@ -116,10 +130,16 @@ KEYWORDS = Experiment(
 )
 BY_SIZE = Experiment(
     name="04_clusters",
-    description="LENS by the number of clusters of its head: the offline suites",
+    description="LENS by its head: number of clusters, their meaning, relu's zero; and without a teacher",
     variants=(
         *(lexicon(str(clusters), clusters=clusters) for clusters in CLUSTERS),
-        lexicon("4000, not centred", centred=False),
+        lexicon("4000, not centred", zero="paper"),
+        lexicon("4000, shuffled", shuffled=True),
+        lexicon("4000, a quarter active", zero="share 0.25"),
+        lexicon("4000, shuffled, a quarter active", shuffled=True, zero="share 0.25"),
+        lexicon("4000, without teacher", recipe=lens.without_teacher),
+        lexicon("4000, plain k-means", spherical=False),
+        *(lexicon(str(clusters), clusters=clusters) for clusters in (576, 2000, 8000)),
     ),
     sizes=smaller,
     measure=suites_and_loss,
@@ -127,7 +147,19 @@ BY_SIZE = Experiment(
     rerun_variants=("4000",),
     version=2,
 )
-_DENSE = Variant("dense", "mean", _STAGE, {"attention": "bidirectional", "template": "lens"}, recipe=lens.recipe)
+
+
+def _dense(variant: str, method: str) -> Variant:
+    return Variant(variant, method, _STAGE, {"attention": "bidirectional", "template": "lens"}, recipe=lens.recipe)
+
+
+def _beside(variant: str, first: Variant, other: Variant, weight: float = 1.0) -> Variant:
+    return Variant(
+        variant, first.method, _STAGE, first.options, recipe=first.recipe, hybrid_with=other, hybrid_weight=weight
+    )
+
+
+_DENSE, _WEIGHTED = _dense("dense", "mean"), _dense("dense, weighted mean", "weighted-mean")
 _MAX, _SUM = lexicon("lexicon"), lexicon("lexicon, sum", "sum")
 HYBRID = Experiment(
     name="04_hybrid",
@@ -136,9 +168,12 @@ HYBRID = Experiment(
         _MAX,
         _SUM,
         _DENSE,
-        Variant("lexicon + dense", _MAX.method, _STAGE, _MAX.options, hybrid_with=_DENSE),
-        # The control: two models know more than one, whatever their vectors are.
-        Variant("lexicon + lexicon", _MAX.method, _STAGE, _MAX.options, hybrid_with=_SUM),
+        _beside("lexicon + dense", _MAX, _DENSE),
+        # The controls: two models know more than one, whatever their vectors are.
+        _beside("lexicon + lexicon", _MAX, _SUM),
+        _WEIGHTED,
+        _beside("dense + dense", _DENSE, _WEIGHTED),
+        *(_beside(f"lexicon + dense, weight {weight:g}", _MAX, _DENSE, weight) for weight in (0.25, 0.5, 2.0, 4.0)),
     ),
     sizes=smaller,
     measure=suites_and_loss,

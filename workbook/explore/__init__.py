@@ -2,7 +2,9 @@
 
 from .compress import CompressionExplorer
 from .cost import CostCalculator
+from .dial import Dial
 from .dictionary import DictionaryLab
+from .glass import GlassBox
 from .methods import MethodExplorer
 from .negatives import NegativesExplorer
 from .single import AnchorExplorer, Explorer, LatentExplorer, LexiconExplorer, PrefixExplorer
@@ -11,8 +13,10 @@ __all__ = [
     "AnchorExplorer",
     "CompressionExplorer",
     "CostCalculator",
+    "Dial",
     "DictionaryLab",
     "Explorer",
+    "GlassBox",
     "LatentExplorer",
     "LexiconExplorer",
     "MethodExplorer",

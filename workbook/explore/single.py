@@ -13,7 +13,15 @@ from ..attention import MODES
 from ..errors import InvalidValueError, whole
 from ..modules import Decoder, Pooling
 from ..modules.pooling import POOLINGS
-from ..probes import discriminating_latents, latent_attention, prefix_movement, regenerated, top_clusters
+from ..probes import (
+    cluster_names,
+    discriminating_latents,
+    latent_attention,
+    prefix_movement,
+    regenerated,
+    top_clusters,
+)
+from ..probes.lexicon import readable
 from .panel import Panel, TextExplorer, answered, as_html, refuse_blank, text_field
 
 if TYPE_CHECKING:
@@ -139,7 +147,7 @@ class PrefixExplorer(Panel):
         refuse_blank(first)
         refuse_blank(second)
         frame = prefix_movement(self.model, first, second)
-        return frame.assign(token=frame["token"].map(_readable)).drop(columns="position").round(2)
+        return frame.assign(token=frame["token"].map(readable)).drop(columns="position").round(2)
 
     def panel(self, first: str, second: str) -> widgets.VBox:
         """Two text fields, and the table of the typed texts.
@@ -244,17 +252,17 @@ class LexiconExplorer(TextExplorer):
 
         Returns:
             One row per cluster, the largest weight first: ``cluster`` (from 0), ``weight`` (0 to 1, in the vector of
-            length 1), ``words`` (its first four tokens) and ``token`` (the one predicted where the cluster's logit is
-            largest, see `workbook.probes.top_clusters`). Spaces in tokens are written ``␣``, other invisible characters
-            as in Python.
+            length 1), ``words`` (the four of its tokens nearest to its centre, see `workbook.probes.cluster_names`) and
+            ``token`` (the one predicted where the cluster's logit is largest, see `workbook.probes.top_clusters`).
+            Spaces in tokens are written ``␣``, other invisible characters as in Python.
 
         Raises:
             InvalidValueError: A text that is blank or not a string, or a ``top`` that is not a positive whole number.
         """
         refuse_blank(text)
         frame = top_clusters(self.model, [text], self.instruction, top)
-        frame["words"] = [", ".join(map(_readable, words[:4])) for words in frame["words"]]
-        frame["token"] = frame["token"].map(_readable)
+        frame["words"] = cluster_names(self.model, frame["cluster"].tolist(), top=4)
+        frame["token"] = frame["token"].map(readable)
         return frame[["cluster", "weight", "words", "token"]].round(3)
 
 
@@ -299,7 +307,3 @@ class AnchorExplorer(TextExplorer):
         texts = [text, *self.others]
         written = regenerated(self.model, texts, self.instruction, tokens=tokens)
         return pd.DataFrame({"vector of": texts, "written": [repr(one)[1:-1] for one in written]})
-
-
-def _readable(token: str) -> str:
-    return repr(token)[1:-1].replace(" ", "␣")

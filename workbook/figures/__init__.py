@@ -8,6 +8,7 @@ have no place for intervals that were made elsewhere, for panels on one scale, o
 """
 
 from .anatomy import anatomy
+from .atlas import atlas
 from .charts import bars, distributions, lines, scatter
 from .forest import forest
 from .maps import contours, heatmap, heatmaps
@@ -27,6 +28,7 @@ __all__ = [
     "VERDICTS",
     "Look",
     "anatomy",
+    "atlas",
     "bars",
     "contours",
     "described",

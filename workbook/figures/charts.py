@@ -8,8 +8,9 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import seaborn as sns
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, LogFormatter, MaxNLocator
+from matplotlib.ticker import FixedLocator, LogFormatter, MaxNLocator, NullLocator, StrMethodFormatter
 
 from ..errors import InvalidValueError
 from .panels import (
@@ -171,7 +172,7 @@ def lines(
                 axes.vlines(rows[x], rows[low], rows[high], color=color, linewidth=1.2)
         axes.grid()
         if logx:
-            axes.set_xscale("log")
+            _logarithmic(axes, frame[x])
         elif pd.api.types.is_integer_dtype(frame[x]):
             few, room = sorted(frame[x].unique()), min(10, int(3 * size[0] / len(panels)))  # three labels an inch
             axes.xaxis.set_major_locator(FixedLocator(few) if len(few) < 6 else MaxNLocator(room, integer=True))
@@ -335,11 +336,20 @@ def scatter(
             )
         axes.grid()
         if logx:
-            axes.set_xscale("log")
-            axes.xaxis.set_major_formatter(LogFormatter())  # 2000 in place of 2 x 10^3
-            axes.xaxis.set_minor_formatter(LogFormatter())
+            _logarithmic(axes, frame[x])
         axes.set_xlabel(x if xlabel is None else xlabel)
     finish(fig, panels, ylabel or y, legend=bool(hue))
     if names:
         write_names(fig, [(axes, part[[x, y, names]].drop_duplicates()) for axes, part in panels])
     return fig
+
+
+def _logarithmic(axes: Axes, values: pd.Series) -> None:
+    """A logarithmic horizontal axis, with ticks at the values if they are few; it says 2000 in place of 2 x 10^3."""
+    axes.set_xscale("log")
+    if (few := np.sort(values.unique())).size < 8:
+        axes.xaxis.set(major_locator=FixedLocator(few), major_formatter=StrMethodFormatter("{x:g}"))
+        axes.xaxis.set_minor_locator(NullLocator())
+        return
+    axes.xaxis.set_major_formatter(LogFormatter())
+    axes.xaxis.set_minor_formatter(LogFormatter())

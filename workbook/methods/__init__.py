@@ -46,7 +46,7 @@ METHODS: dict[str, Method] = {
     "echo": Method(Chain(pooling="mean", template="echo"), _supervised),
     "llm2vec": Method(llm2vec.CHAIN, llm2vec.recipe),
     "nv-embed": Method(nv_embed.CHAIN, nv_embed.recipe),
-    "lens": Method(lens.CHAIN, lens.recipe),
+    "lens": Method(lens.CHAIN, lens.recipe, lens.options),
     "causal2vec": Method(causal2vec.CHAIN, causal2vec.recipe, causal2vec.options),
     "anchor": Method(anchor.CHAIN, anchor.recipe, anchor.options),
     "icl": Method(icl.CHAIN, _supervised),
@@ -146,7 +146,7 @@ def recipe(method: str, scale: str, backbone: str = "smollm2-135m") -> Recipe:
 
 
 def options(method: str, scale: str, backbone: str = "smollm2-135m") -> dict[str, Any]:
-    """Options of :func:`build` for a method at a scale: at scale ``paper``, parts that only the Hub has.
+    """Options of :func:`build` for a method at a scale: at scale ``paper``, what the paper has and a laptop has not.
 
     Args:
         method: A name from :data:`METHODS`.

@@ -11,7 +11,12 @@ from .chain import Chain
 from .stages import ALL_LINEAR
 
 CHAIN = Chain(pooling="contextual", template="causal2vec", encoder="minilm")
-"""The paper's encoder is ``intfloat/e5-base-v2``, which must be fetched from the Hub: see :func:`options`."""
+"""The paper's encoder is ``intfloat/e5-base-v2``, which must be fetched from the Hub: see :func:`options`.
+
+The contextual token begins as long as a word embedding, which is this project's: the paper names no initialisation.
+With that of torch, MiniLM's token of a paragraph is a sixth as long as a word of SmolLM2-135M. See
+:func:`~workbook.modules.context_length.contextual_decoder`.
+"""
 
 SIZES = {
     "quick": {"steps": 4, "batch_size": 4, "max_length": 48, "learning_rate": 1e-3, "warmup_steps": 1},
@@ -79,6 +84,9 @@ def recipe(scale: str, backbone: str) -> Recipe:
 def options(scale: str, backbone: str) -> dict[str, Any]:
     """Options of the chain: at scale ``paper`` the paper's encoder, which small backbones also train, with adapters.
 
+    There the contextual token begins as torch initialises the layers, as in LLaVA, which the paper follows: scaling it
+    to the length of a word is this project's. A build warns if that leaves it far from a word's length.
+
     Args:
         scale: Name of the scale.
         backbone: Name of the backbone.
@@ -90,7 +98,8 @@ def options(scale: str, backbone: str) -> dict[str, Any]:
     """
     if get_scale(scale).name != "paper":
         return {}
-    return {"encoder": "intfloat/e5-base-v2", "encoder_options": {"trainable": _small(backbone)}}
+    options = {"trainable": _small(backbone), "length": "torch"}
+    return {"encoder": "intfloat/e5-base-v2", "encoder_options": options}
 
 
 def _small(backbone: str) -> bool:

@@ -15,8 +15,12 @@ if TYPE_CHECKING:
     import torch
     from sentence_transformers import SentenceTransformer
 
+    from ..modules import Decoder, Lexicon
+
 LOADING = ("dtype", "attn_implementation", "device", "adapter")
 """Options that say how a backbone is loaded, not what is built on it."""
+
+_TEXTS = 64  # by which a share of active weights is measured
 
 
 class Options(TypedDict, total=False):
@@ -54,8 +58,8 @@ class Chain:
             :class:`~workbook.templates.Template`.
         examples: For a template with a place for them: pairs of a query and its response, by bare instruction.
         encoder: Name of a bidirectional encoder that makes contextual tokens of a text, or None.
-        encoder_options: ``tokens``, ``pretrained``, ``prefix``, ``sees_instruction`` and ``trainable``, see
-            :func:`~workbook.modules.contextual.contextual_decoder`.
+        encoder_options: ``tokens``, ``pretrained``, ``layers``, ``length``, ``prefix``, ``sees_instruction`` and
+            ``trainable``, see :func:`~workbook.modules.context_length.contextual_decoder`.
         vector_behind_bos: Whether BOS precedes a vector that the decoder reads in place of a word; see
             :class:`~workbook.modules.Decoder`.
         prefix_cache: Whether what stands in front of a text is read once and kept; see
@@ -157,6 +161,7 @@ class Chain:
         from .. import backbones
         from ..adapters import with_adapters
         from ..modules import make_decoder, make_pooling
+        from ..modules.lexicon import share_of
 
         if isinstance(backbone, SentenceTransformer):
             decoder, tokenizer = _shared(backbone, chain.attention, list(loading))
@@ -181,7 +186,21 @@ class Chain:
             width, name = module.get_embedding_dimension(), decoder.config.name_or_path
             pooling = make_pooling(chain.pooling, width, name, **chain.pooling_options)
         modules = [module, pooling.to(decoder.device)]
+        if (share := share_of(chain.pooling_options.get("zero"))) is not None:
+            _activate(module, pooling, share)
         return SentenceTransformer(modules=modules, device=str(decoder.device), similarity_fn_name="cosine")
+
+
+def _activate(decoder: Decoder, lexicon: Lexicon, share: float) -> None:
+    """Set the zero of a lexicon by the first of the authored texts."""
+    import torch
+    from sentence_transformers.util import batch_to_device
+
+    from ..corpora.authored import topics
+
+    texts = topics()["text"].head(_TEXTS).tolist()
+    with torch.no_grad():
+        lexicon.activate(share, decoder(batch_to_device(decoder.preprocess(texts), decoder.decoder.device)))
 
 
 def _shared(model: SentenceTransformer, attention: str, loading: list[str]) -> tuple[Any, Any]:

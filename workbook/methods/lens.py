@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from .. import backbones
 from ..scale import get_scale
 from ..training.recipe import Recipe, Stage
 from .chain import Chain
 from .stages import ALL_LINEAR
 
 CHAIN = Chain(pooling="lexicon", attention="bidirectional", template="lens")
+
+_VOCABULARY = 32_000  # tokens of the paper's backbone
 
 SIZES = {
     "quick": {"steps": 4, "batch_size": 4, "negatives": 1, "max_length": 48, "learning_rate": 1e-3, "warmup_steps": 1},
@@ -49,9 +54,7 @@ SIZES = {
 Differences from the paper: its training data, those of bge-en-icl, are public but not read here. ``paper`` takes the
 public portion of E5's for about one epoch, which holds most of its retrieval sets with one hard negative each. Its
 classes, clusters and graded pairs, in batches of 256 whose rows see only their own negatives, are left out. The paper
-does not give the warm-up. At every scale the head is centred, which the paper does not mention (see
-:func:`~workbook.modules.lexicon.lexicon_of`): ``workbook.build("lens", pooling_options={"centred": False})`` leaves it
-as in the paper.
+does not give the warm-up. Where relu's zero lies at other scales, see :func:`~workbook.modules.lexicon.lexicon_of`.
 """
 
 
@@ -71,3 +74,35 @@ def recipe(scale: str, backbone: str) -> Recipe:
     options = {"temperature": 0.02} | ({"mini_batch_size": 16} if name == "paper" else {})
     sizes = {"data": "docs-mined", "teacher": "minilm"} | SIZES[name]
     return Recipe(stages=(Stage(name="distilled", objective="contrastive", options=options, **sizes),))
+
+
+def without_teacher(scale: str, backbone: str) -> Recipe:
+    """:func:`recipe` without the teacher's scores: the control of distillation.
+
+    Args:
+        scale: Name of the scale.
+        backbone: Name of the backbone.
+
+    Raises:
+        UnknownNameError: No such scale.
+    """
+    (stage,) = recipe(scale, backbone).stages
+    return Recipe(stages=(stage.model_copy(update={"teacher": None}),))
+
+
+def options(scale: str, backbone: str) -> dict[str, Any]:
+    """Options of the chain: at scale ``paper`` the paper's zero, k-means of the rows as they are, 8,000 clusters.
+
+    Args:
+        scale: Name of the scale.
+        backbone: Name of the backbone.
+
+    Raises:
+        UnknownNameError, ModelNotFoundError: No such scale or backbone.
+
+    Source: LENS, section 3.2.1 and tables 1 and 5, whose numbers are of LENS-8000.
+    """
+    if get_scale(scale).name != "paper":
+        return {}
+    large = backbones.load_config(backbone).vocab_size >= _VOCABULARY
+    return {"pooling_options": {"zero": "paper", "spherical": False} | ({"clusters": 8000} if large else {})}

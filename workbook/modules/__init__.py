@@ -10,7 +10,8 @@ from ..errors import UnknownNameError
 from ..resolved import resolved_options
 from ..vocabulary.clusters import clustering
 from .attention_pooling import LatentAttention, SelfAttention
-from .contextual import ContextualDecoder, ContextualPooling, ContextualTokens, contextual_decoder
+from .context_length import contextual_decoder
+from .contextual import ContextualDecoder, ContextualPooling, ContextualTokens
 from .decoder import Decoder
 from .hybrid import Hybrid
 from .lexicon import Lexicon, lexicon_of
@@ -56,7 +57,15 @@ The attention poolings have weights of their own, ``lexicon`` has the backbone's
 encoder.
 """
 
-_ENCODER_OPTIONS = {"tokens": 1, "pretrained": True, "prefix": "", "sees_instruction": False, "trainable": False}
+_ENCODER_OPTIONS = {
+    "tokens": 1,
+    "pretrained": True,
+    "layers": None,
+    "length": "word",
+    "prefix": "",
+    "sees_instruction": False,
+    "trainable": False,
+}
 
 
 def make_decoder(
@@ -93,8 +102,8 @@ def encoder_options(encoder: str | None, options: Mapping[str, Any]) -> dict[str
 
     Args:
         encoder: Name of an encoder, or None.
-        options: Some of ``tokens``, ``pretrained``, ``prefix``, ``sees_instruction`` and ``trainable``; see
-            :func:`~.contextual.contextual_decoder`.
+        options: Some of ``tokens``, ``pretrained``, ``layers``, ``length``, ``prefix``, ``sees_instruction`` and
+            ``trainable``; see :func:`~.context_length.contextual_decoder`.
 
     Raises:
         UnknownNameError: An option that does not exist, or any where there is no encoder.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import torch
-from sentence_transformers.base.modules import Transformer
 from sentence_transformers.base.modules.module import Module
 from torch import nn
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
@@ -39,7 +38,8 @@ class ContextualTokens(SavedModule):
     One token is C = W2 gelu(W1 h), where h is the mean of the encoder's states. Several tokens come from trained
     queries, through one layer of cross-attention with as many heads as the encoder, and the same MLP. The MLP has no
     biases, as in the equation, and its gelu is exact. The paper does not give the initialisation: the linear layers
-    have torch's, as in LLaVA, which the paper follows. Weights are float32, whatever the dtype of decoder and encoder.
+    have torch's, as in LLaVA, which the paper follows, and :func:`~.context_length.contextual_decoder` may scale W2.
+    Weights are float32, whatever the dtype of decoder and encoder.
 
     Args:
         encoder_dimension: Width k of the encoder's states.
@@ -141,7 +141,12 @@ class ContextualDecoder(Decoder):
                     "template", f"{{context}} as one of its pieces, once, in its {form} form", layout.get("template"),
                     "The templates causal2vec and causal2vec-before have it.",
                 )  # fmt: skip
-        measured = attention_modes.measured_mode(encoder)
+        # Without layers, as of embeddings alone, no token sees another.
+        measured = (
+            attention_modes.measured_mode(encoder)
+            if getattr(encoder.config, "num_hidden_layers", 1)
+            else "bidirectional"
+        )
         if measured != "bidirectional":
             raise AttentionError(
                 f"encoder: expected bidirectional attention, measured {measured} in {encoder.config.name_or_path!r}. "
@@ -213,10 +218,19 @@ class ContextualDecoder(Decoder):
         ``context`` is (batch, contextual tokens, dim): the tokens as they go into the decoder, before any scaling.
         """
         own = {name.removeprefix(_OWN): value for name, value in features.items() if name.startswith(_OWN)}
+        features["context"] = self.read_ahead(own)
+        return super().forward(features, **kwargs)
+
+    def read_ahead(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """The contextual tokens of texts, (batch, contextual tokens, dim), as they go into the decoder.
+
+        Args:
+            inputs: What the encoder's tokenizer makes of the texts.
+        """
+        own = dict(inputs)
         mask = own.pop("attention_mask")
         states = in_groups(self._encoded, own, mask)
-        features["context"] = self.context({"token_embeddings": states, "attention_mask": mask})["context"]
-        return super().forward(features, **kwargs)
+        return self.context({"token_embeddings": states, "attention_mask": mask})["context"]
 
     def _encoded(self, inputs: dict[str, torch.Tensor], mask: torch.Tensor) -> torch.Tensor:
         return self.encoder(**inputs, attention_mask=mask).last_hidden_state
@@ -254,42 +268,6 @@ class ContextualDecoder(Decoder):
         context = ContextualTokens.load(str(folder / "context"))
         encoder_tokenizer = backbones.load_tokenizer(str(folder / "encoder"))
         return cls(decoder, tokenizer, encoder.to(decoder.device), encoder_tokenizer, context, **config)
-
-
-def contextual_decoder(
-    decoder: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    encoder: str,
-    *,
-    tokens: int = 1,
-    pretrained: bool = True,
-    **options: Any,
-) -> ContextualDecoder:
-    """A decoder with an encoder by name, which takes the decoder's dtype and device.
-
-    Args:
-        decoder: See :class:`ContextualDecoder`.
-        tokenizer: The decoder's.
-        encoder: See :func:`~workbook.backbones.load_encoder`; its pooling is not used.
-        tokens: Number of contextual tokens.
-        pretrained: False for the same architecture with random initialisation, as a control.
-        **options: The other options of :class:`ContextualDecoder`.
-
-    Raises:
-        UnknownNameError, ModelNotFoundError: No such encoder.
-        InvalidValueError: An encoder that is not a transformer, or as :class:`ContextualDecoder`.
-        AttentionError: As :class:`ContextualDecoder`.
-    """
-    first = backbones.load_encoder(encoder, device=str(decoder.device), model_kwargs={"dtype": decoder.dtype})[0]
-    if not isinstance(first, Transformer):
-        raise InvalidValueError("encoder", "a transformer, which has states to read", type(first).__name__)
-    model, width = first.model, decoder.config.hidden_size
-    if not pretrained:
-        model = AutoModel.from_config(model.config, dtype=decoder.dtype).to(decoder.device)
-    context = ContextualTokens(model.config.hidden_size, width, tokens, model.config.num_attention_heads)
-    return ContextualDecoder(
-        decoder, tokenizer, model.eval(), first.tokenizer, context.to(decoder.device), **options
-    )  # fmt: skip
 
 
 class ContextualPooling(Module):

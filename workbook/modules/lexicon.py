@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 LEXICON_POOLINGS = ("max", "sum", "last")
+ZEROS = ("paper", "mean")
+"""Where relu's zero may lie, besides a number and a share; see :func:`lexicon_of`."""
 
 
 class Lexicon(SavedModule):
-    """The weight of each row of a head in a text: log(1 + relu(logit)), pooled over positions, scaled to length 1.
+    """The weight of each row of a head in a text: log(1 + relu(logit - zero)), pooled over positions; of length 1.
 
     The head's rows stand for words: they are those of the language model's own head, or centroids of clusters of them.
     The head is frozen: a buffer, which no optimizer sees, and a copy, which does not change when the decoder that its
@@ -39,17 +41,21 @@ class Lexicon(SavedModule):
         pooling: ``max``, the paper's; ``sum``, over the same positions; or ``last``, the state of the last token.
         clusters: int64 (vocabulary,), the row that stands for each token; None if each token has its own. It is kept
             with the head, and says what a weight means: see :meth:`words`.
+        zero: What a logit must exceed to have a weight, 0 or more; 0 in the paper.
 
     Raises:
-        InvalidValueError: A head that is not a matrix of finite numbers, or clusters that are not its rows.
+        InvalidValueError: A head that is not a matrix of finite numbers, clusters that are not its rows, or a ``zero``
+            below 0.
         UnknownNameError: No such pooling.
 
     Source: LENS, section 3.2 and table 5; the scaling is that of the released code.
     """
 
-    config_keys = ("pooling",)
+    config_keys = ("pooling", "zero")
 
-    def __init__(self, head: torch.Tensor, pooling: str = "max", clusters: torch.Tensor | None = None):
+    def __init__(
+        self, head: torch.Tensor, pooling: str = "max", clusters: torch.Tensor | None = None, zero: float = 0.0
+    ):
         super().__init__()
         if pooling not in LEXICON_POOLINGS:
             raise UnknownNameError("lexicon pooling", pooling, LEXICON_POOLINGS)
@@ -65,7 +71,9 @@ class Lexicon(SavedModule):
         if not 0 <= int(clusters.min()) <= int(clusters.max()) < len(head):
             got = f"{int(clusters.min())} to {int(clusters.max())}"
             raise InvalidValueError("clusters", f"rows of the head, 0 to {len(head) - 1}", got)
-        self.pooling = pooling
+        if isinstance(zero, bool) or not (isinstance(zero, int | float) and 0 <= zero < float("inf")):
+            raise InvalidValueError("zero", "a number of 0 or more", zero)
+        self.pooling, self.zero = pooling, float(zero)
         self.register_buffer("head", head.detach().clone(memory_format=torch.contiguous_format))
         self.register_buffer("clusters", clusters.clone())
 
@@ -98,8 +106,28 @@ class Lexicon(SavedModule):
         """
         states, mask = self._pooled(features)
         if self.pooling == "sum":
-            return sum_weights(states, mask, self.head).float()
-        return max_logits(states, mask, self.head)[0].log1p().float()
+            return sum_weights(states, mask, self.head, zero=self.zero).float()
+        return max_logits(states, mask, self.head, zero=self.zero)[0].log1p().float()
+
+    @torch.no_grad()
+    def activate(self, share: float, features: dict[str, Any]) -> None:
+        """Set :attr:`zero` so that a share of the weights of these texts is above 0.
+
+        Args:
+            share: Above 0 and below 1.
+            features: See :meth:`weights`.
+
+        Raises:
+            InvalidValueError: Fewer of the logits than that exceed 0, or as :meth:`forward`.
+        """
+        states, mask = self._pooled(features)
+        # With sum pooling, too, a weight is above 0 where the largest logit is.
+        largest = max_logits(states, mask, self.head)[0].flatten().sort(descending=True).values
+        zero = float(largest[min(round(share * len(largest)), len(largest) - 1)])
+        if not zero:
+            got = f"{float((largest > 0).float().mean()):.1%}"
+            raise InvalidValueError("zero", f"a share below that of the logits above the mean, {got}", f"share {share}")
+        self.zero = zero
 
     @torch.no_grad()
     def contributions(self, features: dict[str, Any]) -> torch.Tensor:
@@ -114,7 +142,7 @@ class Lexicon(SavedModule):
         Raises:
             InvalidValueError: As :meth:`forward`.
         """
-        logits, positions = max_logits(*self._pooled(features), self.head)
+        logits, positions = max_logits(*self._pooled(features), self.head, zero=self.zero)
         return positions.masked_fill(logits == 0, -1)
 
     def words(self, tokenizer: PreTrainedTokenizerBase, clusters: Iterable[int] | None = None) -> list[list[str]]:
@@ -183,16 +211,18 @@ def lexicon_of(
     pooling: str = "max",
     clusters: int | str | None = None,
     spherical: bool = True,
-    centred: bool = True,
+    shuffled: bool = False,
+    zero: str | float | None = None,
     seed: int = 0,
 ) -> Lexicon:
     """Lexicon pooling over the language-model head of a backbone.
 
     Only differences between a language model's logits have a meaning: the same number added to all of them changes no
-    prediction. ``log(1 + relu(logit))`` compares a logit with 0, and so depends on that number. SmolLM2 adds about 12:
-    99 of 100 logits are positive, the vectors of any two texts have a cosine of 0.999, and a short training can't tell
-    them apart. So the mean row is subtracted from the head's rows, which makes the average of a position's logits 0.
-    The paper does not mention this; a head whose rows add up to 0, as after centring, does not change.
+    prediction. ``log(1 + relu(logit))`` compares a logit with 0, and so depends on that number, which is a property of
+    the backbone. Mistral-7B's logits are about 2.8 below 0 on average, so that relu there keeps what stands out.
+    SmolLM2, whose head is also its table of word embeddings, adds about 12: 99 of 100 logits are positive, the vectors
+    of any two texts have a cosine of 0.999, and a short training can't tell them apart. So ``zero`` says where relu's
+    zero lies: as in the paper, or measured from the mean, which is subtracted from the head's rows.
 
     Args:
         backbone: See :func:`~workbook.backbones.resolve`.
@@ -201,19 +231,32 @@ def lexicon_of(
             :class:`~workbook.vocabulary.clusters.Clusters` made from it. None for 4000 as in LENS-4000, or an eighth
             of a vocabulary that is smaller than the paper's 32,000 tokens.
         spherical: See :func:`~workbook.vocabulary.clusters.cluster_head`; does not matter where nothing is clustered.
-        centred: Whether to subtract the mean row of the new head; False leaves the rows as in the paper.
-        seed: Of the rows that the clusters start from; does not matter where nothing is clustered.
+        shuffled: Whether tokens are dealt out to the clusters at random, sizes kept: the control of what clusters mean.
+        zero: What a logit must exceed to have a weight. ``paper``: 0, the rows of the new head as they are. ``mean``:
+            the mean of a position's logits over the new head. A number of 0 or more: that much above the mean.
+            ``share 0.25``: as much above the mean as leaves a quarter of the weights above 0, measured on 64 short
+            texts when the model is built. None for ``mean`` where the head is also the table of word embeddings, and
+            else ``paper``.
+        seed: Of the rows that the clusters start from, and of the shuffle.
 
     Raises:
         ModelNotFoundError: No such backbone, or one without its language-model head.
         UnknownNameError: No such backbone or pooling.
-        InvalidValueError: An impossible number of clusters, a name that is not a folder, clusters of another head, or a
-            ``spherical`` or ``centred`` that is not a bool.
+        InvalidValueError: An impossible number of clusters, a name that is not a folder, clusters of another head,
+            nothing to shuffle, a ``spherical`` or ``shuffled`` that is not a bool, or a ``zero`` that is none of these.
         MissingDataError, DamagedFileError: No clusters in the folder.
 
-    Source: LENS, sections 3.2.1 and 4.1.
+    Source: LENS, sections 3.2.1 and 4.1. Mistral's mean is from the tests of transformers.
     """
-    check_flags(spherical=spherical, centred=centred)
+    check_flags(spherical=spherical, shuffled=shuffled)
+    if zero is None:
+        zero = "mean" if load_config(backbone).tie_word_embeddings else "paper"
+    elif not (zero in ZEROS or isinstance(zero, int | float) or share_of(zero)):
+        raise InvalidValueError(
+            "zero", f"{' or '.join(map(repr, ZEROS))}, a number of 0 or more, or 'share 0.25'", zero
+        )
+    if shuffled and clusters == "vocabulary":
+        raise InvalidValueError("shuffled", "False, where nothing is clustered", shuffled)
     if clusters == "vocabulary":
         head, assignment = load_head(backbone).weight.detach().float(), None
     else:
@@ -225,8 +268,27 @@ def lexicon_of(
         else:
             k = min(CLUSTERS, load_config(backbone).vocab_size // 8) if clusters is None else clusters
             made = clusters_of(backbone, k, spherical=spherical, seed=seed)
+        made = made.shuffled(load_head(backbone).weight, seed) if shuffled else made
         head, assignment = made.centroids, made.assignment
-    return Lexicon(head - head.mean(dim=0) if centred else head, pooling, assignment)
+    above = zero if isinstance(zero, int | float) else 0.0
+    return Lexicon(head if zero == "paper" else head - head.mean(dim=0), pooling, assignment, above)
+
+
+def share_of(zero: Any) -> float | None:
+    """The share in a ``zero`` such as ``share 0.25``, or None if it is another kind.
+
+    Raises:
+        InvalidValueError: A share that is not a number above 0 and below 1.
+    """
+    if not (isinstance(zero, str) and zero.startswith("share")):
+        return None
+    try:
+        share = float(zero.removeprefix("share"))
+    except ValueError:
+        share = float("nan")
+    if not 0 < share < 1:
+        raise InvalidValueError("zero", "a share above 0 and below 1, such as 'share 0.25'", zero)
+    return share
 
 
 def pooled_positions(text: torch.Tensor, real: torch.Tensor, pooling: str) -> torch.Tensor:

@@ -28,9 +28,9 @@ _ROWS = 1024  # of the head at a time, where they fit: narrower products are slo
 
 
 def max_logits(
-    states: torch.Tensor, mask: torch.Tensor, head: torch.Tensor, logits: int = LOGITS
+    states: torch.Tensor, mask: torch.Tensor, head: torch.Tensor, logits: int = LOGITS, zero: float = 0.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The largest logit of each row of the head over the positions of a text, at least 0, and its position.
+    """By how much the largest logit of each row of the head over a text's positions exceeds ``zero``, and its position.
 
     The gradient goes to the states at those positions alone, as through ``torch.max``; of two equal logits, to the one
     that ``torch.max`` happens to return. The head gets no gradient. In half precision the product has the states'
@@ -41,30 +41,31 @@ def max_logits(
         mask: Bool (batch, tokens), True at the positions to pool; the others may hold anything.
         head: (rows, dim); cast to the states' dtype a chunk at a time.
         logits: Number of logits to hold at a time.
+        zero: 0 or more.
 
     Returns:
-        The logits, (batch, rows), float32 (float64 for float64 states), and their positions, int64 of the same shape,
-        which mean nothing where the logit is 0.
+        relu(logit - zero), (batch, rows), float32 (float64 for float64 states), and the positions, int64 of the same
+        shape, which mean nothing where the former is 0.
     """
     states, columns = _packed(states, mask)
     largest, order = _Max.apply(states, head, logits)
-    return largest.relu(), columns.gather(1, order)
+    return (largest - zero).relu(), columns.gather(1, order)
 
 
 def sum_weights(
-    states: torch.Tensor, mask: torch.Tensor, head: torch.Tensor, logits: int = LOGITS
-) -> torch.Tensor:  # fmt: skip
-    """log(1 + relu(logit)) of each row of the head, summed over the positions of a text.
+    states: torch.Tensor, mask: torch.Tensor, head: torch.Tensor, logits: int = LOGITS, zero: float = 0.0
+) -> torch.Tensor:
+    """log(1 + relu(logit - zero)) of each row of the head, summed over the positions of a text.
 
     The gradient goes to the states alone.
 
     Args:
-        states, mask, head, logits: See :func:`max_logits`.
+        states, mask, head, logits, zero: See :func:`max_logits`.
 
     Returns:
         (batch, rows), float32 (float64 for float64 states).
     """
-    return _Sum.apply(_packed(states, mask)[0], head, logits)
+    return _Sum.apply(_packed(states, mask)[0], head, logits, zero)
 
 
 def token_losses(
@@ -109,7 +110,7 @@ def _losses(states: torch.Tensor, labels: torch.Tensor, head: torch.Tensor, soft
 def _packed(states: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The states to pool moved to the left, with 0 behind them, and the columns that they come from.
 
-    A state of 0 has logits of 0, which add nothing after the relu: no mask is needed any more.
+    A state of 0 has logits of 0, which exceed no zero: no mask is needed any more.
     """
     columns = mask.int().argsort(dim=1, descending=True, stable=True)[:, : int(mask.sum(dim=1).max())]
     rows = torch.arange(len(mask), device=mask.device).unsqueeze(1)
@@ -164,26 +165,26 @@ class _Max(Function):
 
 
 class _Sum(Function):
-    """Sum of log(1 + relu(logit)) over all positions."""
+    """Sum of log(1 + relu(logit - zero)) over all positions."""
 
     @staticmethod
-    def forward(ctx: Any, states: torch.Tensor, head: torch.Tensor, logits: int) -> torch.Tensor:
+    def forward(ctx: Any, states: torch.Tensor, head: torch.Tensor, logits: int, zero: float) -> torch.Tensor:
         total = states.new_empty(len(states), len(head), dtype=_wide(states.dtype))
         with without_autocast(states.device):
             for texts, rows, part in _chunks(states, head, logits):
-                total[texts, rows] = (states[texts] @ part.T).relu_().to(total.dtype).log1p_().sum(dim=1)
+                total[texts, rows] = (states[texts] @ part.T - zero).relu_().to(total.dtype).log1p_().sum(dim=1)
         ctx.save_for_backward(states, head)
-        ctx.logits = logits
+        ctx.logits, ctx.zero = logits, zero
         return total
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         states, head = ctx.saved_tensors
         received = torch.zeros_like(states, dtype=gradient.dtype)
         with without_autocast(states.device):
             for texts, rows, part in _chunks(states, head, ctx.logits):
-                made = (states[texts] @ part.T).to(gradient.dtype)
+                made = (states[texts] @ part.T - ctx.zero).to(gradient.dtype)
                 slope = torch.where(made > 0, gradient[texts, rows].unsqueeze(1) / (1 + made), 0)
                 received[texts] += slope.to(states.dtype) @ part
-        return received.to(states.dtype), None, None
+        return received.to(states.dtype), None, None, None

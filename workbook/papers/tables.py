@@ -50,6 +50,7 @@ PUBLISHED = {
     "lens_air_bench": ("model", "dimensions", "domain", "tasks", "metric", "score", "source"),
     "lens_attention_pooling": ("model", "attention", "pooling", *_BY_TYPE),
     "lens_hybrid": ("model", "task", "score", "source"),
+    "lens_clusters": ("cluster", "token", "source"),
     "causal2vec_mteb": ("model", "method", *_BY_TYPE),
     "causal2vec_datasets": ("model", "method", *_BY_TASK),
     "causal2vec_encoders": ("model", "encoder", *_BY_TYPE),
@@ -141,6 +142,7 @@ _CHOICES_OF_ONE = {
 }
 _CHOICES_OF_ONE["anchor_datasets"] = _CHOICES_OF_ONE["anchor_mteb"]
 _NUMBERS = {
+    "cluster": int,
     "stage": int,
     "first": int,
     "second": int,
@@ -233,6 +235,8 @@ def published(table: str) -> pd.DataFrame:
         ``lens_hybrid``: ``model`` (LENS + BGE is the concatenation), ``task`` (mteb's name, or average), ``score``
         (nDCG@10) and ``source``.
 
+        ``lens_clusters``: ``cluster`` (int64, from 1 in the order of print), ``token`` (as printed) and ``source``.
+
         ``causal2vec_mteb``: ``model`` (the language model, or other), ``method``, ``task_type``, ``tasks``, ``score``
         and ``source``.
 
@@ -261,7 +265,7 @@ def published(table: str) -> pd.DataFrame:
 
     Source:
         LLM2Vec: tables 1, 2, 4, 5, 6, 9, 11, 12 and appendix E.1. NV-Embed: tables 1 to 10, 12 and 14. LENS: tables 1,
-        2, 5, 6 and 9. Causal2Vec: tables 1, 2, 5, 6, 10, 11, 12, 14 and section 4.4. Anchor: tables 1 to 5, 7, 9, 10,
+        2, 4 to 7 and 9. Causal2Vec: tables 1, 2, 5, 6, 10, 11, 12, 14 and section 4.4. Anchor: tables 1 to 5, 7, 9, 10,
         12, 14 and 15. Every row names its own.
     """
     name = table.replace("-", "_") if isinstance(table, str) else table

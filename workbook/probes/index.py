@@ -16,8 +16,10 @@ from .cost import clock
 BITS = {"float32": 32, "float16": 16, "int8": 8, "binary": 1}
 """Bits per number of a vector, by storage format."""
 
+POSTING_BYTES = 8
+"""Bytes of a weight in a sparse index: four for the number, four for the cluster it belongs to."""
+
 _CPU = torch.device("cpu")
-_SPARSE_BYTES = 8  # four for a weight, four for the number of its cluster
 
 
 def index_cost(queries: np.ndarray, documents: np.ndarray, tops: Sequence[int | None]) -> pd.DataFrame:
@@ -163,4 +165,4 @@ def _dense_bytes(dim: int, form: str = "float32") -> float:
 
 def _sparse_bytes(rows: Sequence[Mapping[int, float]], dim: int) -> float:
     """Mean bytes of cut vectors, at most those of whole ones."""
-    return min(_dense_bytes(dim), _SPARSE_BYTES * sum(map(len, rows)) / len(rows))
+    return min(_dense_bytes(dim), POSTING_BYTES * sum(map(len, rows)) / len(rows))

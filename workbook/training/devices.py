@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import os
 import uuid
 from collections.abc import Iterator
@@ -41,6 +43,17 @@ _SAVED = 12
 
 _CHECKPOINTS = 3
 """Of a stage at a time: two are kept while the next is written."""
+
+
+@atexit.register
+def _end_process_group() -> None:
+    """Leave the other processes in order: a thread of a group that is left open can abort an interpreter as it ends.
+
+    Such a thread may let go of the last tensor that was sent when there is no interpreter any more to free it.
+    """
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        gc.collect()  # what still holds the group
+        torch.distributed.destroy_process_group()
 
 
 def take_device(cpu: bool = False) -> PartialState:

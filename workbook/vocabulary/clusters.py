@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +99,24 @@ class Clusters:
             InvalidValueError: No such cluster.
         """
         return [token_text(tokenizer, token) for token in self.members(cluster).tolist()]
+
+    def shuffled(self, head: torch.Tensor, seed: int = 0) -> Clusters:
+        """As many clusters of the same sizes, whose tokens are drawn at random: the control of what clusters mean.
+
+        Args:
+            head: The one that the clusters were made from.
+            seed: Of the draw.
+
+        Raises:
+            InvalidValueError: Another head.
+        """
+        self.check(head)
+        order = np.random.default_rng(seed).permutation(len(self.assignment))
+        assignment = self.assignment[torch.from_numpy(order)]
+        centroids = _means(head.detach(), assignment, len(self))
+        rows = torch.from_numpy(_rows(head.detach(), self.spherical))
+        distances = (rows - _means(rows, assignment, len(self))[assignment]).norm(dim=1)
+        return replace(self, assignment=assignment, centroids=centroids, distances=distances)
 
     def report(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, float]:
         """Statistics of the clusters.
@@ -242,9 +260,7 @@ def cluster_head(
     distances = np.linalg.norm(rows - centers[assignment], axis=1)
     _fill_empty(assignment, distances, k)
     owner = torch.from_numpy(assignment).long()
-    sums = torch.zeros(k, head.shape[1], dtype=torch.float64).index_add_(0, owner, head.cpu().double())
-    centroids = (sums / owner.bincount(minlength=k)[:, None]).float()
-    return Clusters(owner, centroids, torch.from_numpy(distances), spherical, seed, head_sha256(head))
+    return Clusters(owner, _means(head, owner, k), torch.from_numpy(distances), spherical, seed, head_sha256(head))
 
 
 def clusters_of(backbone: str, k: int, *, spherical: bool = True, seed: int = 0) -> Clusters:
@@ -393,6 +409,12 @@ def _start(rows: np.ndarray, k: int, generator: np.random.Generator) -> np.ndarr
         gaps = np.minimum(gaps, near) if len(chosen) else near
         chosen = np.concatenate([chosen, picked])
     return rows[chosen]
+
+
+def _means(rows: torch.Tensor, assignment: torch.Tensor, k: int) -> torch.Tensor:
+    """The mean row of each cluster, float32 (k, dim)."""
+    sums = torch.zeros(k, rows.shape[1], dtype=torch.float64).index_add_(0, assignment, rows.cpu().double())
+    return (sums / assignment.bincount(minlength=k)[:, None]).float()
 
 
 def _fill_empty(assignment: np.ndarray, distances: np.ndarray, k: int) -> None:

@@ -1,0 +1,179 @@
+"""The second sink, an experiment of notebook 05: is it the length of the contextual token that costs quality?
+
+With torch's initialisation MiniLM's token is much shorter than a word, and behind BOS it becomes an attention sink in
+part of the documents. A random encoder's states are longer, and so is its token, which makes of it no control of
+MiniLM's knowledge. Here each encoder has each length. If the cost follows the length, and not the encoder, the length
+is its cause.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from .. import backbones, probes
+from ..corpora.authored import instruction_of
+from ..corpora.docs import load_docs
+from ..evaluation.outcomes import Outcomes
+from ..evaluation.run import cut_to
+from ..modules import ContextualDecoder
+from ..modules.context_length import context_length, word_length
+from ..scale import get_scale
+from ..training.recipe import Recipe, Stage
+from .causal2vec import evaluate_variant, without_context
+from .grid import SUITES, Experiment, Variant
+from .suite import row, smaller
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from ..scale import Scale
+    from ..training import Trained
+
+ENCODERS = {"MiniLM": True, "random encoder": False}
+"""The encoders, and whether their weights are pretrained."""
+
+LENGTHS = {"torch's length": "torch", "a word's length": "word"}
+"""The lengths at which the contextual token begins."""
+
+LAST, LAST_EOS, WHOLE_EOS = "last token", "last token, closed by EOS", "MiniLM, a word's length, closed by EOS"
+
+SIZES = {
+    "quick": {"steps": 4, "batch_size": 4, "max_length": 48, "learning_rate": 1e-3, "warmup_steps": 1},
+    "cpu": {"steps": 20, "batch_size": 32, "max_length": 48, "learning_rate": 1e-3, "warmup_steps": 2},
+    # Some 80,000 tokens: 32 batches of 32 pairs of 78 tokens, so that 35 cells take a core one night.
+    "night": {"steps": 32, "batch_size": 32, "max_length": 48, "learning_rate": 1e-3, "warmup_steps": 3},
+    "gpu": {"steps": 200, "batch_size": 128, "max_length": 256, "learning_rate": 3e-4, "warmup_steps": 20},
+    "paper": {
+        "data": "e5",
+        "steps": 1000,
+        "batch_size": 512,
+        "accumulation": 8,
+        "max_length": 512,
+        "learning_rate": 1e-4,
+        "warmup_steps": 300,
+        "gradient_checkpointing": True,
+    },
+}
+"""One stage for all variants, at the rate of the other methods in notebook 07, half of Causal2Vec's own."""
+
+_BATCH = {"quick": 4}  # pairs whose gradient is measured; 16 at larger scales
+
+
+def name(encoder: str, length: str) -> str:
+    """Name of a variant of the factorial.
+
+    Args:
+        encoder: One of :data:`ENCODERS`.
+        length: One of :data:`LENGTHS`.
+    """
+    return f"{encoder}, {length}"
+
+
+def recipe(scale: str, backbone: str) -> Recipe:
+    """The stage that all variants train by: InfoNCE over in-batch negatives.
+
+    Args:
+        scale: Name of the scale.
+        backbone: Name of the backbone.
+
+    Raises:
+        UnknownNameError: No such scale.
+    """
+    at = get_scale(scale).name
+    options = {"temperature": 0.05} | ({"mini_batch_size": 16} if at == "paper" else {})
+    return Recipe(stages=(Stage(name="contextual", objective="contrastive", options=options, **SIZES[at]),))
+
+
+def _variant(called: str, method: str = "causal2vec", suffix: str = "answer", **options: Any) -> Variant:
+    return Variant(called, method, ("contextual",), {"suffix": suffix} | options, recipe=recipe)
+
+
+def _factorial() -> list[Variant]:
+    return [
+        _variant(name(encoder, length), encoder_options={"pretrained": ENCODERS[encoder], "length": LENGTHS[length]})
+        for encoder in ENCODERS
+        for length in LENGTHS
+    ]
+
+
+def inside(built: SentenceTransformer, made: Trained, sizes: Scale) -> pd.DataFrame:
+    """What was written down before the runs: sinks, lengths, and the two paths of the gradient, before and after.
+
+    Args:
+        built: The variant with its new weights as they were, on the trained decoder.
+        made: What training made of it.
+        sizes: Sizes of evaluation.
+
+    Returns:
+        Of a model that reads contextual tokens, for ``when`` in ``before`` and ``after`` training, rows of the metrics
+
+        - ``sink``: share (per cent) of ``queries`` and of ``documents`` in which the token is one; see
+          :data:`workbook.probes.SINK`; with outcomes by text,
+        - ``entered``: length of the token as the decoder reads it, by the mean length of a word embedding, of the same
+          texts, with outcomes; ``fixed texts`` is its length over the 64 paragraphs that set it,
+        - ``gradient``: share (per cent) of ``context`` and of ``eos`` in the gradient of the adapters.
+
+        Of other models no rows.
+    """
+    if not isinstance(made.model[0], ContextualDecoder):
+        return pd.DataFrame(columns=["metric", "task"])
+    trained = built[0].decoder
+    pairs = load_docs().split("dev").head(sizes.probe_texts)
+    asked = instruction_of("DocsRetrieval")
+    frames = []
+    untrained = backbones.load_decoder(trained.config.name_or_path, dtype=trained.dtype, device=str(trained.device))
+    try:
+        built[0].decoder = untrained
+        for when, model in (("before", built), ("after", made.model)):
+            with cut_to(model, sizes.max_length):
+                frames += [found.assign(when=when) for found in _measured(model, pairs, asked, sizes)]
+    finally:
+        built[0].decoder = trained
+    return pd.concat(frames, ignore_index=True)
+
+
+def _measured(model: SentenceTransformer, pairs: pd.DataFrame, asked: str, sizes: Scale) -> list[pd.DataFrame]:
+    decoder = model[0].decoder
+    word = word_length(decoder) * float(getattr(decoder.get_input_embeddings(), "embed_scale", 1.0))
+    frames = [pd.DataFrame([{"metric": "entered", "task": "fixed texts", "score": context_length(model[0])}])]
+    for task, column, instruction in (("queries", "query", asked), ("documents", "document", None)):
+        norms = probes.contextual_norms(model, pairs[column].tolist(), instruction)
+        read = norms[norms["layer"] == 0]
+        sinks = Outcomes.of_values(read["sink"].astype(float).tolist(), pairs["id"], factor=100)
+        lengths = Outcomes.of_values((read["context"] / word).tolist(), pairs["id"])
+        frames += [row(task, sinks, metric="sink"), row(task, lengths, metric="entered")]
+    few = pairs.head(_BATCH.get(sizes.name, 16))
+    texts = few["query"].tolist(), few["document"].tolist()
+    stage = recipe(sizes.name, "").stages[0].model_copy(update={"max_length": sizes.max_length})
+    paths = probes.path_gradients(model, *texts, stage, asked).iloc[:2]
+    shares = {"metric": "gradient", "task": paths["part"], "score": 100 * paths["share"]}
+    return [*frames, pd.DataFrame(shares)]
+
+
+def _sizes(scale: str) -> Scale:
+    """Sizes of evaluation: at night less than its own, for 35 models; without the real English."""
+    if scale != "night":
+        return smaller(scale)
+    few = {"queries": 150, "documents": 300, "texts": 96, "pairs": 126, "max_length": 64, "probe_texts": 48}
+    return get_scale(scale).model_copy(update=few)
+
+
+LENGTH = Experiment(
+    name="05_length",
+    description="MiniLM and a random encoder, each with a short contextual token and one as long as a word: both "
+    "suites, loss, halves; sinks, lengths and paths of the gradient before and after training",
+    variants=(
+        *_factorial(),
+        _variant(LAST, "last-token", template=without_context()),
+        _variant(LAST_EOS, "last-token", suffix="eos", template=without_context()),
+        _variant(WHOLE_EOS, suffix="eos", encoder_options={"length": "word"}),
+    ),
+    sizes=_sizes,
+    measure=evaluate_variant,
+    inside=inside,
+    inputs=(*SUITES, "texts/graded.csv"),
+    rerun_variants=(name("MiniLM", "a word's length"),),
+)
+EXPERIMENTS = (LENGTH,)

@@ -1,0 +1,189 @@
+"""The dial: what clusters are for, by the head, relu's zero, idf and the cut of vectors, with an answer at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets as widgets
+import pandas as pd
+
+from .. import figures, probes
+from ..backbones import load_config
+from ..errors import InvalidValueError, whole
+from ..evaluation.intervals import of_mean
+from ..vocabulary.clusters import CLUSTERS
+from .panel import Panel, answered, as_html, picture, refuse_blank
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+CONTROLS = ("random clusters", "gaussian")
+"""Heads that are shown beside the chosen one."""
+TOPS = (8, 32, 128, 512)
+"""Weights kept of a document, beside whole vectors."""
+SHARES = (0.9, 0.7, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05, 0.03, 0.01)
+"""Shares of active weights to choose from."""
+
+
+class Dial(Panel):
+    """Search in lexicon vectors of a model's states, which are read once, by head, zero, idf and cut.
+
+    The chosen head is shown beside :data:`CONTROLS`, of as many rows, and beside dense vectors and BM25. What was read
+    with a head is kept; a head with many rows takes seconds at first, and its clusters may take a minute.
+
+    Args:
+        model: A model that begins with a Decoder.
+        queries: Strings; the document in the same place is the right one.
+        documents: Strings, as many as queries or more; ten at least, for an idf.
+        instruction: The bare task instruction in front of every query, or None.
+        rows: Numbers of rows to choose from; None for 4,000 and parts of it, or of an eighth of a smaller vocabulary.
+
+    Raises:
+        InvalidValueError: A blank text, too few documents, or a model that does not begin with a Decoder.
+    """
+
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        queries: Sequence[str],
+        documents: Sequence[str],
+        instruction: str | None = None,
+        rows: Sequence[int] | None = None,
+    ):
+        for text in (*queries, *documents):
+            refuse_blank(text)
+        self.texts = probes.collect(model, queries, documents, instruction)
+        self.backbone, self.tokenizer = model[0].decoder.config.name_or_path, model.tokenizer
+        most = min(CLUSTERS, load_config(self.backbone).vocab_size // 8)
+        self.rows = [whole("rows", k, 2) for k in rows or (most // 4, most // 2, most)]
+        found = probes.baseline_search(self.texts)
+        self.baselines = {name: part for name, part in found.groupby("baseline", sort=False)}
+        self._pooled: dict[tuple, tuple] = {}
+        self._curves: dict[tuple, pd.DataFrame] = {}
+        self._pictures: dict[tuple, str] = {}
+
+    def search(self, head: str, k: int, zero: str | float = "mean", idf: str = "subtracted") -> pd.DataFrame:
+        """Search with one head at every cut.
+
+        Args:
+            head: One of ``workbook.probes.HEADS``.
+            k: Number of rows, for a head that has no number of its own.
+            zero: ``mean`` (of the head's rows), ``paper`` (the head's rows as they are), or the share of the documents'
+                largest logits that lie above it.
+            idf: One of ``workbook.probes.IDF``.
+
+        Returns:
+            See `workbook.probes.lexicon_search`.
+
+        Raises:
+            UnknownNameError: No such head or idf.
+            InvalidValueError: Another zero, or as `workbook.probes.head_of`.
+        """
+        if isinstance(zero, str) and zero not in ("mean", "paper"):
+            raise InvalidValueError("zero", "'mean', 'paper', or a share from 0 to 1", zero)
+        key = (head, k if head in probes.SIZED else None, zero != "paper")
+        if key not in self._pooled:
+            made = probes.head_of(self.backbone, *key[:2], centred=key[2])
+            own = probes.content_clusters(self.texts.documents, made, self.tokenizer)
+            self._pooled[key] = probes.pooled_logits(self.texts, made), own
+        pooled, own = self._pooled[key]
+        level = 0.0 if isinstance(zero, str) else probes.zero_at(pooled, zero)
+        tops = [top for top in TOPS if top < pooled.documents.shape[1]]
+        return probes.lexicon_search(pooled, level, idf, [*tops, None], own)
+
+    def curves(self, head: str, k: int, zero: str | float = "mean", idf: str = "subtracted") -> pd.DataFrame:
+        """The chosen head and its controls at every cut, with intervals over queries.
+
+        Args:
+            head, k, zero, idf: See :meth:`search`.
+
+        Returns:
+            One row per head and top: ``top``, ``MRR`` (x 100), ``low``, ``high``, ``bytes``, ``active``, ``readable``
+            (shares), ``cosine`` and ``head``.
+
+        Raises:
+            UnknownNameError, InvalidValueError: As :meth:`search`.
+        """
+        return pd.concat([self._curve(name, k, zero, idf) for name in dict.fromkeys((head, *CONTROLS))])
+
+    def _curve(self, *setting: Any) -> pd.DataFrame:
+        if setting not in self._curves:
+            parts = self.search(*setting).groupby("top")
+            rows = [{"top": top, **_mean(part), **part.iloc[0][_ABOUT]} for top, part in parts]
+            self._curves[setting] = pd.DataFrame(rows).assign(head=setting[0])
+        return self._curves[setting]
+
+    def table(
+        self,
+        head: str = "k-means",
+        k: int | None = None,
+        zero: str | float = "mean",
+        idf: str = "subtracted",
+        top: int | None = 32,
+    ) -> pd.DataFrame:
+        """The chosen head, its controls and the baselines at one cut.
+
+        Args:
+            head, zero, idf: See :meth:`search`.
+            k: See :meth:`search`; None for the largest of the numbers to choose from.
+            top: Weights kept of a document, one of :data:`TOPS`; None for whole vectors.
+
+        Returns:
+            Rows as of :meth:`curves` without ``top``, and of the baselines.
+
+        Raises:
+            UnknownNameError, InvalidValueError: As :meth:`search`; or another ``top``.
+        """
+        if top not in (None, *TOPS):
+            raise InvalidValueError("top", f"None or one of {TOPS}", top)
+        curves = self.curves(head, k or self.rows[-1], zero, idf)
+        # Vectors that are no longer than that are whole.
+        widths = curves.groupby("head")["top"].transform("max")
+        rows = curves[curves["top"] == (widths if top is None else widths.clip(upper=top))]
+        others = [
+            {"head": name, **_mean(part), "bytes": part["bytes"].iloc[0]} for name, part in self.baselines.items()
+        ]
+        columns = ["head", "MRR", "low", "high", *_ABOUT]
+        return pd.concat([rows[columns], pd.DataFrame(others)], ignore_index=True)
+
+    def panel(self) -> widgets.VBox:
+        """Zero, idf, head, number of rows and cut to choose; below them the table, and the curves over all cuts."""
+        zeros = [("paper", "paper"), ("mean", "mean"), *((f"{share:.0%} active", share) for share in SHARES)]
+        wide = {"continuous_update": False, "style": {"description_width": "8em"}, "layout": {"width": "34em"}}
+        controls = {
+            "zero": widgets.SelectionSlider(options=zeros, value="mean", description="Zero", **wide),
+            "idf": widgets.ToggleButtons(options=probes.IDF, value="subtracted", description="Mean weight"),
+            "head": widgets.Dropdown(options=probes.HEADS, description="Head"),
+            "k": widgets.SelectionSlider(options=self.rows, value=self.rows[-1], description="Rows", **wide),
+            "top": widgets.SelectionSlider(
+                options=[*((str(top), top) for top in TOPS), ("whole", 0)], value=32, description="Kept", **wide
+            ),
+        }
+
+        def answer(zero: str | float, idf: str, head: str, k: int, top: int) -> str:
+            setting = (head, k, zero, idf)
+            return as_html(self.table(*setting, top or None).round(3)) + self._picture(*setting)
+
+        return answered(controls, answer)
+
+    def _picture(self, *setting: Any) -> str:
+        """The curves as a figure; the cut chooses none of them."""
+        if setting not in self._pictures:
+            labels = {"title": "Search by the cut of documents", "xlabel": "weights kept of a document"}
+            levels = {name: self.baselines[name]["reciprocal_rank"].mean() for name in ("dense", "BM25")}
+            fig = figures.lines(
+                self.curves(*setting), "top", "MRR", hue="head", low="low", high="high", logx=True,
+                baseline=levels, ylabel="MRR x 100", size=(4.8, 2.6), **labels,
+            )  # fmt: skip
+            self._pictures[setting] = picture(fig, "mean reciprocal rank by weights kept")
+        return self._pictures[setting]
+
+
+_ABOUT = ["bytes", "active", "readable", "cosine"]
+
+
+def _mean(part: pd.DataFrame) -> dict[str, float]:
+    """The mean reciprocal rank with its 95 % interval over queries."""
+    mean, half = part["reciprocal_rank"].mean(), of_mean(part["reciprocal_rank"])
+    return {"MRR": mean, "low": mean - half, "high": mean + half}

@@ -1,0 +1,130 @@
+"""Heads to compare LENS' clusters with: k-means, random clusters, Gaussian rows, merged spellings, the vocabulary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn.functional import normalize
+
+from ..backbones import load_head, load_tokenizer
+from ..errors import InvalidValueError, UnknownNameError
+from ..vocabulary.clusters import CLUSTERS, check_flags, clusters_of, variants
+
+HEADS = ("k-means", "k-means plain", "random clusters", "gaussian", "merged", "vocabulary")
+"""Kinds of heads; see :func:`head_of`."""
+SIZED = HEADS[:4]
+"""Those with a number of rows to choose, and a seed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """Rows that stand in for those of a language-model head.
+
+    Attributes:
+        rows: float32 (k, dim).
+        assignment: int64 (vocabulary,), the row that stands for each token; None if rows stand for no tokens.
+    """
+
+    rows: torch.Tensor
+    assignment: torch.Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@torch.no_grad()
+def head_of(backbone: str, kind: str, k: int | None = None, seed: int = 0, *, centred: bool = True) -> Head:
+    """A head over the language-model head of a backbone.
+
+    - ``k-means``: the mean rows of spherical k-means, LENS' own; ``k-means plain``: of rows that are not scaled.
+    - ``random clusters``: those of a permutation of the k-means assignment, so of the same sizes.
+    - ``gaussian``: rows in random directions, which stand for no tokens.
+    - ``merged``: the mean rows of tokens that are one but for case and a leading space.
+    - ``vocabulary``: the head's rows as they are.
+
+    Means of unlike rows are short, and log(1 + relu(logit)) depends on scale. So that they differ from k-means in
+    direction alone, rows of the two controls, random clusters and Gaussian rows, have the lengths of its rows, once the
+    mean row is subtracted.
+
+    Args:
+        backbone: See :func:`~workbook.backbones.resolve`.
+        kind: One of :data:`HEADS`.
+        k: Number of rows of one of :data:`SIZED`; None for 4000, or an eighth of a smaller vocabulary. The others have
+            a number of their own.
+        seed: Of k-means, permutation and directions; does not matter for the others.
+        centred: Whether the mean row is subtracted, so that the mean logit of a position is 0; False for the paper's.
+
+    Raises:
+        UnknownNameError: No such kind or backbone.
+        InvalidValueError: A number of rows for a kind that has its own, more than there are tokens, or as
+            :func:`~workbook.vocabulary.clusters.clusters_of`.
+        ModelNotFoundError: No such backbone, or one without its language-model head.
+
+    Source: LENS, section 3.2.1, for k-means; the others are controls of this project.
+    """
+    if kind not in HEADS:
+        raise UnknownNameError("kind of head", kind, HEADS)
+    check_flags(centred=centred)
+    if kind not in SIZED:
+        if k is not None:
+            raise InvalidValueError("k", f"None for {kind!r}, which has a number of its own", k)
+        weight = load_head(backbone).weight.detach().float()
+        if kind == "merged":
+            return clustered(weight, _spellings(backbone, len(weight)), centred=centred)
+        return clustered(weight, torch.arange(len(weight)), centred=centred)
+    if k is None:
+        k = min(CLUSTERS, len(load_head(backbone).weight) // 8)
+    made = clusters_of(backbone, k, spherical=kind != "k-means plain", seed=seed)
+    rows, mean = _apart(made.centroids)
+    if kind.startswith("k-means"):
+        return Head(rows if centred else made.centroids, made.assignment)
+    assignment, generator = None, torch.Generator().manual_seed(seed)
+    directions = torch.randn(rows.shape, generator=generator)
+    if kind == "random clusters":
+        assignment = made.assignment[torch.randperm(len(made.assignment), generator=generator)]
+        directions = clustered(load_head(backbone).weight, assignment).rows
+    rows, _ = _apart(normalize(directions, dim=1) * rows.norm(dim=1, keepdim=True))
+    return Head(rows if centred else rows + mean, assignment)
+
+
+def clustered(weight: torch.Tensor, assignment: torch.Tensor, *, centred: bool = True) -> Head:
+    """The head whose rows are the means of a language-model head's rows over any clusters.
+
+    Args:
+        weight: (vocabulary, dim), floating: the language-model head.
+        assignment: int64 (vocabulary,), the cluster of each token, numbered from 0 without gaps.
+        centred: Whether the mean of the new rows is subtracted.
+
+    Raises:
+        InvalidValueError: Not a cluster for each token, or a cluster without tokens.
+    """
+    if assignment.dtype is not torch.int64 or assignment.shape != weight.shape[:1]:
+        got = f"{assignment.dtype} {tuple(assignment.shape)}"
+        raise InvalidValueError("assignment", f"int64 ({len(weight)},), a cluster for each token", got)
+    if int(assignment.min()) < 0:
+        raise InvalidValueError("assignment", "clusters numbered from 0", int(assignment.min()))
+    sizes = assignment.bincount()
+    if not sizes.all():
+        empty = int((sizes == 0).nonzero()[0])
+        raise InvalidValueError(
+            "assignment", "clusters of one token at least", f"none in cluster {empty}", "Number them without gaps."
+        )
+    sums = torch.zeros(len(sizes), weight.shape[1], dtype=torch.float64)
+    rows = (sums.index_add_(0, assignment, weight.detach().cpu().double()) / sizes[:, None]).float()
+    return Head(_apart(rows)[0] if centred else rows, assignment)
+
+
+def _apart(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows without their mean, and the mean."""
+    mean = rows.mean(dim=0)
+    return rows - mean, mean
+
+
+def _spellings(backbone: str, vocabulary: int) -> torch.Tensor:
+    """The cluster of each token, int64 (vocabulary,), where tokens that differ by case or space alone share one."""
+    pairs = variants(load_tokenizer(backbone), vocabulary)
+    first = np.arange(vocabulary)  # of the lowest of its spellings
+    np.minimum.at(first, pairs["second"].to_numpy(), pairs["first"].to_numpy())
+    return torch.from_numpy(np.unique(first, return_inverse=True)[1]).long()
