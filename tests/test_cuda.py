@@ -50,7 +50,7 @@ def test_each_objective_trains_as_in_float32(own, monkeypatch, objective, size, 
 @pytest.mark.parametrize(("device", "dtype"), PLACES)
 @pytest.mark.parametrize("method", METHODS)
 def test_each_method_ends_within_noise_of_float32(own, monkeypatch, method, device, dtype):
-    """The loss at the end moves by less, in the mean of five seeds, than it differs from seed to seed."""
+    """The loss at the end moves by less, in the median of five seeds, than it differs from seed to seed."""
     recipe = recipe_of(method, own, steps=8, learning_rate=1e-3, warmup_steps=0)
 
     def losses(**place):
@@ -63,7 +63,7 @@ def test_each_method_ends_within_noise_of_float32(own, monkeypatch, method, devi
     wanted = losses()
     monkeypatch.setenv("WORKBOOK_CACHE", str(cache_path("other")))  # as above
     found = losses(device=device, dtype=dtype)
-    assert abs((found - wanted).mean()) < wanted.std(ddof=1)
+    assert abs(np.median(found - wanted)) < wanted.std(ddof=1)  # a step that slips can change one seed of five
 
 
 # Flash attention

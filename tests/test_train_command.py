@@ -462,4 +462,4 @@ def test_what_a_chain_is_at_scale_paper():
     assert workbook.methods.options("causal2vec", "cpu", "tiny-llama") == {}
     assert workbook.methods.options("mean", "paper", "tiny-llama") == {}
     small = workbook.methods.options("causal2vec", "paper", "tiny-llama")
-    assert small == {"encoder": "intfloat/e5-base-v2", "encoder_options": {"trainable": True}}
+    assert small == {"encoder": "intfloat/e5-base-v2", "encoder_options": {"trainable": True, "length": "torch"}}
