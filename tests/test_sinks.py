@@ -14,6 +14,7 @@ from workbook import probes
 from workbook.corpora.docs import load_docs
 from workbook.errors import InvalidValueError, UnknownNameError
 from workbook.experiments import sinks
+from workbook.explore import SinkExplorer
 from workbook.modules import ContextualPooling
 from workbook.scale import get_scale
 from workbook.training import Adapter
@@ -377,3 +378,29 @@ def test_what_listening_refuses(build):
         probes.vectors_given(model, QUERIES, torch.zeros(2, 1, 32))
     with pytest.raises(InvalidValueError, match="tokens: expected"), torch.no_grad():
         probes.vectors_given(model, QUERIES, torch.zeros(3, 2, 32))
+
+
+def test_the_panel_of_sinks_sets_a_length_and_nothing_else(build):
+    model = build()
+    panel = SinkExplorer(model, INSTRUCTION)
+    word = model[0].decoder.get_input_embeddings().weight.norm(dim=1).mean().item()
+    own = probes.contextual_norms(model, TEXTS[:1], INSTRUCTION)
+    length = own["context"][0] / word
+    pd.testing.assert_frame_equal(panel.norms(TEXTS[0], length, instructed=True), own, rtol=1e-4)
+    assert panel.norms(TEXTS[0], 2.5)["context"][0] == pytest.approx(2.5 * word, rel=1e-4)
+    table = panel.table(TEXTS[0])
+    assert len(table) == 2 * 6
+    row = panel.norms(TEXTS[0], 0.5).loc[1]  # the middle of two layers
+    assert table.query("place == 'behind BOS' and length == 0.5")["state"].item() == pytest.approx(
+        row["context"] / row["words"], abs=1e-3
+    )
+    shown = panel.panel(TEXTS[0])
+    *controls, line = shown.children
+    assert "<img" in line.value
+    controls[0].value = " "
+    assert "expected a string that is not blank" in line.value
+    for length in (0, -1, float("nan")):
+        with pytest.raises(InvalidValueError, match="length: expected a number above 0"):
+            panel.norms(TEXTS[0], length)
+    with pytest.raises(InvalidValueError, match="model: expected one that reads contextual tokens"):
+        SinkExplorer(tiny("mean"), INSTRUCTION)

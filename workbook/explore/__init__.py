@@ -8,6 +8,7 @@ from .glass import GlassBox
 from .methods import MethodExplorer
 from .negatives import NegativesExplorer
 from .single import AnchorExplorer, Explorer, LatentExplorer, LexiconExplorer, PrefixExplorer
+from .sinks import SinkExplorer
 
 __all__ = [
     "AnchorExplorer",
@@ -22,4 +23,5 @@ __all__ = [
     "MethodExplorer",
     "NegativesExplorer",
     "PrefixExplorer",
+    "SinkExplorer",
 ]
