@@ -456,13 +456,12 @@ def test_spoilt_answers_of_notebook_04(check, right, spoil):
     assert "not yet." in check_said(check, [spoil(right)])
 
 
-def inject(words, context, place):
-    return torch.cat([words[:place], context.unsqueeze(0), words[place:]])
+def lengthened(second, tokens, word):
+    return second * word / tokens.norm(dim=1).mean()
 
 
-def represent(states, mask, place):
-    real = states[mask.bool()]
-    return torch.cat([real[place], real[-1]])
+def weighed(c, e, other_c, other_e):
+    return torch.cosine_similarity(torch.cat([c, e]), torch.cat([other_c, other_e]), dim=0)
 
 
 @pytest.mark.parametrize(
@@ -470,47 +469,37 @@ def represent(states, mask, place):
     [
         (
             causal2vec.exercise_1,
-            inject,
+            lengthened,
             {
-                "in front": lambda w, c, p: inject(w, c, 0),
-                "at the end": lambda w, c, p: inject(w, c, len(w)),
-                "one late": lambda w, c, p: inject(w, c, p + 1),
-                "one early": lambda w, c, p: inject(w, c, max(p - 1, 0)),
-                "from the end": lambda w, c, p: inject(w, c, len(w) - p),
-                "in place of a word": lambda w, c, p: torch.cat([w[:p], c.unsqueeze(0), w[p + 1 :]]),
-                "added to a word": lambda w, c, p: torch.cat([w[:p], w[p : p + 1] + c, w[p:]]),
-                "no token": lambda w, c, p: w,
-                "the token alone": lambda w, c, p: c.unsqueeze(0),
-                "twice": lambda w, c, p: inject(inject(w, c, p), c, p),
-                "still a batch": lambda w, c, p: inject(w, c, p).unsqueeze(0),
+                "unchanged": lambda s, t, w: s,
+                "the inverse": lambda s, t, w: s * t.norm(dim=1).mean() / w,
+                "not divided": lambda s, t, w: s * w,
+                "the longest token": lambda s, t, w: s * w / t.norm(dim=1).max(),
+                "the length of the mean": lambda s, t, w: s * w / t.mean(dim=0).norm(),
+                "the weights' own length": lambda s, t, w: s * w / s.norm(),
+                "the tokens": lambda s, t, w: lengthened(t, t, w),
             },
         ),
         (
             causal2vec.exercise_2,
-            represent,
+            weighed,
             {
-                "EOS first": lambda s, m, p: represent(s, m, p).roll(2),
-                "the last column": lambda s, m, p: torch.cat([s[m.bool()][p], s[-1]]),
-                "the place counted with padding": lambda s, m, p: torch.cat([s[p], s[m.bool()][-1]]),
-                "as many as the mask adds up to": lambda s, m, p: torch.cat([s[p], s[int(m.sum()) - 1]]),
-                "EOS alone": lambda s, m, p: s[m.bool()][-1],
-                "the contextual token alone": lambda s, m, p: s[m.bool()][p],
-                "added": lambda s, m, p: represent(s, m, p).reshape(2, 2).sum(0),
-                "stacked": lambda s, m, p: represent(s, m, p).reshape(2, 2),
-                "length 1": lambda s, m, p: F.normalize(represent(s, m, p), dim=0),
-                "halves of length 1": lambda s, m, p: F.normalize(represent(s, m, p).reshape(2, 2), dim=1).flatten(),
-                "the mean and EOS": lambda s, m, p: torch.cat([s[m.bool()].mean(0), s[m.bool()][-1]]),
-                "the first and the last": lambda s, m, p: torch.cat([s[m.bool()][0], s[m.bool()][-1]]),
+                "the plain mean": lambda c, e, d, f: (F.cosine_similarity(c, d, 0) + F.cosine_similarity(e, f, 0)) / 2,
+                "the first half": lambda c, e, d, f: F.cosine_similarity(c, d, 0),
+                "the second half": lambda c, e, d, f: F.cosine_similarity(e, f, 0),
+                "the dot product": lambda c, e, d, f: c @ d + e @ f,
+                "the sum of halves": lambda c, e, d, f: F.cosine_similarity(c + e, d + f, 0),
+                "crossed": lambda c, e, d, f: weighed(c, e, f, d),
             },
         ),
     ],
-    ids=["inject", "represent"],
+    ids=["lengthened", "weighed"],
 )
 def test_exercises_of_notebook_05(capsys, check, right, wrong):
     reject(capsys, check, right, wrong)
 
 
-@pytest.mark.parametrize(("check", "right"), [(causal2vec.exercise_1, inject), (causal2vec.exercise_2, represent)])
+@pytest.mark.parametrize(("check", "right"), [(causal2vec.exercise_1, lengthened), (causal2vec.exercise_2, weighed)])
 @pytest.mark.parametrize("spoil", SPOILS)
 def test_spoilt_answers_of_notebook_05(check, right, spoil):
     """As for the solutions of every notebook."""

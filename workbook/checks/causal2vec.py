@@ -7,26 +7,23 @@ import torch
 from . import exercise, expect
 
 
-@exercise(1, hint="What reads the words of every row in order: rows before the place, the token, rows from the place.")
-def exercise_1(inject):
-    """Each row has its own number, so that a token that replaces one, or is misplaced, is caught."""
-    words = torch.arange(1.0, 9.0).reshape(4, 2)
-    for place, order in ((0, [-1, 0, 1, 2, 3]), (1, [0, -1, 1, 2, 3]), (3, [0, 1, 2, -1, 3])):
-        context = torch.tensor([-3.0, 0.5])
-        expected = torch.stack([context if n < 0 else words[n] for n in order])
-        expect(f"inject(words, context, {place})", inject(words.clone(), context.clone(), place), expected)
-    expect("inject(one word, context, 0)", inject(torch.ones(1, 3), torch.zeros(3), 0), [[0, 0, 0], [1, 1, 1]])
+@exercise(1, hint="One factor for all weights: the wanted mean length by the mean length of the tokens.")
+def exercise_1(lengthened):
+    """Tokens of unequal lengths, so that another mean than that of the lengths is caught."""
+    second = torch.tensor([[1.0, -2.0], [0.5, 4.0]])
+    for tokens, word, factor in (([[3.0, 4.0], [0.0, 1.0]], 6.0, 2.0), ([[0.0, 8.0], [6.0, 8.0]], 3.0, 1 / 3)):
+        got = lengthened(second.clone(), torch.tensor(tokens), word)
+        expect(f"lengthened(W, {tokens}, {word})", got, factor * second)
 
 
-@exercise(2, hint="Where the mask is 1 are the real tokens, in order; count among these, from both ends.")
-def exercise_2(represent):
-    """Padding on either side, and none; the contextual token after an instruction, and in front."""
-    states = torch.tensor([[1.0, 2.0], [3.0, 5.0], [7.0, 11.0], [13.0, 17.0], [19.0, 23.0]])
-    for mask, place, rows in (
-        ([1, 1, 1, 1, 1], 0, (0, 4)),
-        ([1, 1, 1, 1, 0], 1, (1, 3)),
-        ([0, 0, 1, 1, 1], 1, (3, 4)),
-        ([0, 1, 1, 1, 0], 0, (1, 3)),
+@exercise(2, hint="Sum |a| |a'| cos(a, a') over the halves, and divide by the lengths of both concatenations.")
+def exercise_2(weighed):
+    """Halves of unequal lengths, opposite ones, and a ratio of lengths that differs between the texts."""
+    for halves in (
+        ([1.0, 0.0], [0.0, 2.0], [1.0, 1.0], [0.0, 3.0]),
+        ([3.0, 4.0], [1.0, 0.0], [0.0, 5.0], [-1.0, 0.0]),
+        ([0.1, 0.0], [5.0, 5.0], [9.0, 0.0], [1.0, 0.0]),
     ):
-        got = represent(states.clone(), torch.tensor(mask), place)
-        expect(f"represent(states, tensor({mask}), {place})", got, torch.cat([states[row] for row in rows]))
+        c, e, other_c, other_e = map(torch.tensor, halves)
+        expected = torch.cosine_similarity(torch.cat([c, e]), torch.cat([other_c, other_e]), dim=0)
+        expect(f"weighed{halves}", weighed(c, e, other_c, other_e), expected)
