@@ -19,6 +19,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 EXTRAS = PROJECT["optional-dependencies"]
 CUDA = ("nvidia-", "cuda-", "triton")
 """Packages that torch brings where it is built for CUDA, in versions of its own choice."""
+OLD_PYTHON = {"overrides"}  # what jupyter-server needs under Python 3.11 alone
 FLASH = {"flash-attn", "einops", "ninja"}
 """What `doctor.INSTALL_FLASH` brings. No extra: its build needs the torch that is already there."""
 
@@ -33,7 +34,8 @@ def lines(name):
 
 
 def pins():
-    return {canonical(name): version for name, version in (line.split("==") for line in lines("constraints.txt"))}
+    found = {canonical(name): version for name, version in (line.split("==") for line in lines("constraints.txt"))}
+    return {name: version for name, version in found.items() if sys.version_info < (3, 12) or name not in OLD_PYTHON}
 
 
 def closure(requirements):
