@@ -176,4 +176,20 @@ LENGTH = Experiment(
     inputs=(*SUITES, "texts/graded.csv"),
     rerun_variants=(name("MiniLM", "a word's length"),),
 )
-EXPERIMENTS = (LENGTH,)
+LAYERS = (0, 2, 4, 6)
+"""Numbers of MiniLM's layers that run before its states are read; it has six, and 0 is its embeddings alone."""
+
+DOSE = Experiment(
+    name="05_encoders",
+    description="Encoders of graded quality, MiniLM read at four layers and one with random initialisation, each with "
+    "a contextual token as long as a word: both suites, loss, halves; sinks, lengths and paths of the gradient",
+    variants=(
+        *(_variant(f"MiniLM, {count} layers", encoder_options={"layers": count, "length": "word"}) for count in LAYERS),
+        _variant("random encoder", encoder_options={"pretrained": False, "length": "word"}),
+    ),
+    sizes=_sizes,
+    measure=evaluate_variant,
+    inside=inside,
+    inputs=(*SUITES, "texts/graded.csv"),
+)
+EXPERIMENTS = (LENGTH, DOSE)
