@@ -96,7 +96,7 @@ def test_bad_input_is_named(groups):
 @pytest.mark.parametrize("representation", ["concat", "eos"])
 def test_the_cosine_of_a_concatenation_is_the_sum_of_its_parts(representation):
     rng = np.random.default_rng(0)
-    model = workbook.build("causal2vec", "tiny-llama", pooling_options={"representation": representation})
+    model = build("causal2vec", "tiny-llama", pooling_options={"representation": representation})
     width = model.get_embedding_dimension()
     random = rng.normal(size=(2, 5, width)) * np.linspace(0.1, 3, width)
     real = model.encode(["one text", "a second"]), model.encode(["another, longer text", "third"])
@@ -121,6 +121,6 @@ def test_the_cosine_of_a_concatenation_is_the_sum_of_its_parts(representation):
 
 
 def test_a_cosine_needs_two_of_one_shape():
-    model = workbook.build("mean", "tiny-llama")
+    model = build("mean", "tiny-llama")
     with pytest.raises(InvalidValueError, match="second: expected one vector for each of the first"):
         probes.cosine_parts(model, np.ones((2, 4)), np.ones((3, 4)))
