@@ -30,16 +30,19 @@ def test_the_context_trains_alone(build, own):
     assert all(one.requires_grad for one in model[0].decoder.parameters())
 
 
-def test_it_resumes(build, own, monkeypatch):
-    whole = build()
-    trained(alone(own, steps=4), model=whole, seed=1)
+def test_it_resumes(build, own, monkeypatch, tmp_path):
+    one = stage(own, "contrastive", steps=4, context_rate=2.0)
     with steps_counted(monkeypatch, stop_at=4), pytest.raises(StoppedError):
-        trained(alone(own, steps=4, context_rate=2.0), model=build(), save_every=2)
-    again = build()
+        trained(one, model=build(), save_every=2)
+    again, whole = build(), build()
     with steps_counted(monkeypatch) as done:
-        trained(alone(own, steps=4, context_rate=2.0), model=again, save_every=2)
-    assert done[0] == 3
-    assert differing(whole, again)
+        trained(one, model=again, save_every=2)
+    assert done == [3, 4]
+    monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path / "another"))
+    with steps_counted(monkeypatch) as done:
+        trained(one, model=whole)
+    assert done == [1, 2, 3, 4]
+    assert differing(whole, again) == []
 
 
 @pytest.mark.parametrize("factor", [1.0, 10.0])

@@ -209,7 +209,7 @@ class StageRun:
         workers = _WORKERS.get(self.model.device.type, 0)
         # Before the trainer, which sets the seed: loading may draw random numbers.
         teacher = Teacher(stage.teacher, self.model.device) if stage.teacher else None
-        own = {r"^(module\.)?0\.context\.": stage.context_rate * stage.learning_rate}
+        own = {r"(^|\.)0\.context\.": stage.context_rate * stage.learning_rate}
         rates = own if stage.context_rate != 1 else {}
         arguments = SentenceTransformerTrainingArguments(
             output_dir=str(self.work),
