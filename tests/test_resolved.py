@@ -138,7 +138,9 @@ def test_every_field_changes_the_fingerprint_of_a_record(kind, fields, changes, 
 @pytest.mark.parametrize(("kind", "changes"), [("stage", None), ("adapter", ADAPTERS)])
 def test_every_field_changes_the_key_of_a_kept_stage(kind, changes, data):
     model = tiny("mean")
-    changes = changes or {name: value for name, value in stages(data).items() if name != "teacher" and not name.startswith("context_")}
+    changes = changes or {
+        name: value for name, value in stages(data).items() if name != "teacher" and not name.startswith("context_")
+    }
 
     def key(**changed):
         one = short(data, adapter=Adapter(**changed)) if kind == "adapter" else short(data, **changed)
