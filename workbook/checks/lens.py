@@ -7,9 +7,7 @@ import torch
 from . import exercise, expect
 
 
-@exercise(
-    1, hint="One zero for all texts; so many logits are above it as the share says; then log(1 + relu(logit - zero))."
-)
+@exercise(1, hint="One zero for all texts, with the share of all logits above it; then log(1 + relu(logit - zero)).")
 def exercise_1(weights):
     """Logits whose order by text and over all differs, so that a zero for each text is wrong."""
     logits = torch.tensor([[5.0, -1.0, 2.0, 3.0], [0.5, -4.0, -2.0, 0.0]])
@@ -18,9 +16,7 @@ def exercise_1(weights):
         expect(f"weights(tensor({logits.tolist()}), {share})", weights(logits.clone(), share), wanted)
 
 
-@exercise(
-    2, hint="Permute the tokens' clusters with a generator of that seed: sizes stay, and only what is together changes."
-)
+@exercise(2, hint="Permute the clusters of the tokens, with a generator of that seed: then sizes stay.")
 def exercise_2(random_clusters):
     """Sizes are kept, who is together is not; seeds count."""
     assignment = torch.tensor([0] * 40 + [1] * 5 + [2] * 15).repeat_interleave(2)
