@@ -31,17 +31,18 @@ conda:
 run: setup
 	$(BIN)/python -m workbook run --scale $(SCALE) --jobs $(JOBS)
 
-# What CI runs: the units on each push, the notebooks as well before a change lands, and tests of a minute each.
-JOURNEYS := tests/test_end_to_end.py tests/test_training_together.py
-test: TESTS := tests notebooks
-test-units: TESTS := tests $(JOURNEYS:%=--ignore=%)
-test-notebooks: TESTS := notebooks $(JOURNEYS)
+# What CI runs: the units on each push; before a change lands the journeys too, which are the notebooks and the tests
+# that take processes of their own or a minute.
+test test-notebooks: TESTS := tests notebooks
+test-units: TESTS := tests
+test-units: SELECTED := -m "not journey"
+test-notebooks: SELECTED := -m journey
 # More threads than cores get in each other's way.
 test test-units test-notebooks: export OMP_NUM_THREADS ?= 1
 test test-units test-notebooks: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest $(TOGETHER) --nbval --nbval-current-env --nbval-cell-timeout=600 $(TESTS)
+	$(BIN)/python -m pytest $(TOGETHER) --nbval --nbval-current-env --nbval-cell-timeout=600 $(SELECTED) $(TESTS)
 
 # Opens copies, which git ignores. A copy is brought up to date as long as it is what some commit holds; one that you
 # ran or changed is left alone.

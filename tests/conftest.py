@@ -13,6 +13,13 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 import pytest
 
 
+def pytest_collection_modifyitems(items):
+    """The cells of notebooks are journeys."""
+    for item in items:
+        if item.path.suffix == ".ipynb":
+            item.add_marker("journey")
+
+
 def pytest_collection_finish():
     """What is imported stays: each training collects garbage, and would look through it all for half a second."""
     gc.collect()

@@ -16,7 +16,6 @@ from workbook import backbones, checks, evaluation, probes
 from workbook.checks import anchor, causal2vec, compare, compress, efficiency, lens, llm2vec, nv_embed
 from workbook.data.curation import mine
 from workbook.errors import InvalidValueError
-from workbook.modules import Lexicon
 from workbook.objectives import Reconstruction
 from workbook.probes import false_negatives
 
@@ -313,49 +312,29 @@ def test_the_margin_of_the_exercise_is_the_librarys(capsys):
 # The exercises of notebook 04
 
 
-def lexicon_vector(logits, mask):
-    return F.normalize(logits[mask.bool()].relu().log1p().amax(dim=0), dim=0)
+def weights(logits, share, zero=lambda ranked, count: ranked[count]):
+    ranked = logits.flatten().sort(descending=True).values
+    return torch.log1p((logits - zero(ranked, round(share * len(ranked)))).clamp(min=0))
 
 
-def pooled(pool, mask=lambda mask: mask.bool()):
-    """The answer with another pooling of the weights, or over other positions."""
-    return lambda logits, given: F.normalize(pool(logits[mask(given)].relu().log1p()), dim=0)
+def random_clusters(assignment, seed):
+    return assignment[torch.randperm(len(assignment), generator=torch.Generator().manual_seed(seed))]
 
 
-def largest(weigh):
-    """The answer with other weights."""
-    return lambda logits, mask: F.normalize(weigh(logits[mask.bool()]).amax(dim=0), dim=0)
+def renamed(assignment, seed):
+    names = torch.randperm(int(assignment.max()) + 1, generator=torch.Generator().manual_seed(seed))
+    return names[assignment]
 
 
-def search(query, documents):
-    index = {}
-    for number, document in enumerate(documents):
-        for cluster, weight in document.items():
-            index.setdefault(cluster, []).append((number, weight))
-    scores = {}
-    for cluster, weight in query.items():
-        for number, other in index.get(cluster, []):
-            scores[number] = scores.get(number, 0) + weight * other
-    return sorted(scores, key=lambda number: (-scores[number], number))
+def prune(weights, top):
+    left = (weights - weights.mean(dim=0)).clamp(min=0)
+    best = left.topk(top, dim=1)
+    return torch.zeros_like(left).scatter(1, best.indices, best.values)
 
 
-def dense(score, keep=lambda shared, score: shared):
-    """The answer by a look at every document, with another score of the weights that are shared, or others kept."""
-
-    def answer(query, documents):
-        found = []
-        for number, document in enumerate(documents):
-            shared = [(weight, document[cluster]) for cluster, weight in query.items() if cluster in document]
-            value = score(shared, document)
-            if keep(shared, value):
-                found.append((-value, number))
-        return [number for _, number in sorted(found)]
-
-    return answer
-
-
-def products(shared, document):
-    return sum(a * b for a, b in shared)
+def largest(weights, top):
+    best = weights.topk(top, dim=1)
+    return torch.zeros_like(weights).scatter(1, best.indices, best.values)
 
 
 @pytest.mark.parametrize(
@@ -363,93 +342,55 @@ def products(shared, document):
     [
         (
             lens.exercise_1,
-            lexicon_vector,
+            weights,
             {
-                "no relu": largest(torch.log1p),
-                "no relu, below -1 set to 0": largest(lambda x: x.log1p().nan_to_num(0)),
-                "absolute values": largest(lambda x: x.abs().log1p()),
-                "no log": largest(torch.relu),
-                "log without 1": largest(lambda x: x.clamp(min=1e-6).log()),
-                "log after the scaling": lambda x, m: F.normalize(x[m.bool()].relu().amax(dim=0), dim=0).log1p(),
-                "every position": pooled(lambda w: w.amax(dim=0), lambda m: torch.ones_like(m).bool()),
-                "the others": pooled(lambda w: w.amax(dim=0), lambda m: m == m.min()),
-                "the mask as places": pooled(lambda w: w.amax(dim=0), lambda m: m),
-                "shifted": pooled(lambda w: w.amax(dim=0), lambda m: m.roll(-1).bool()),
-                "sum": pooled(lambda w: w.sum(dim=0)),
-                "last": pooled(lambda w: w[-1]),
-                "first": pooled(lambda w: w[0]),
-                "log of the sum": lambda x, m: F.normalize(x[m.bool()].relu().sum(dim=0).log1p(), dim=0),
-                "positions of length 1": lambda x, m: F.normalize(x[m.bool()].relu().log1p(), dim=1).amax(dim=0),
-                "not normalised": lambda x, m: x[m.bool()].relu().log1p().amax(dim=0),
-                "adding up to 1": lambda x, m: F.normalize(x[m.bool()].relu().log1p().amax(dim=0), p=1, dim=0),
-                "the largest at 1": lambda x, m: F.normalize(
-                    x[m.bool()].relu().log1p().amax(dim=0), p=float("inf"), dim=0
-                ),
-                "over the clusters": lambda x, m: F.normalize(x[m.bool()].relu().log1p().amax(dim=1), dim=0),
-                "still a batch": lambda x, m: lexicon_vector(x, m).unsqueeze(0),
+                "one place early": lambda x, s: weights(x, s, lambda ranked, n: ranked[n - 1]),
+                "the paper's zero": lambda x, s: x.clamp(min=0).log1p(),
+                "the mean as zero": lambda x, s: (x - x.mean()).clamp(min=0).log1p(),
+                "a zero for each text": lambda x, s: torch.stack([weights(row, s) for row in x]),
+                "the share that is not active": lambda x, s: weights(x, 1 - s) if s != 0.5 else weights(x, 0.25),
+                "no log": lambda x, s: weights(x, s).expm1(),
+                "cut, not shifted": lambda x, s: x.clamp(min=0).log1p() * (weights(x, s) > 0),
+                "what is above, as it is": lambda x, s: weights(x, s) > 0,
             },
         ),
         (
             lens.exercise_2,
-            search,
+            random_clusters,
             {
-                "all documents": dense(products, lambda shared, value: True),
-                "all clusters shared": lambda q, d: [n for n in search(q, d) if set(q) <= set(d[n])],
-                "clusters counted": dense(lambda shared, _: len(shared)),
-                "the query's weights alone": dense(lambda shared, _: sum(a for a, _ in shared)),
-                "the documents' weights alone": dense(lambda shared, _: sum(b for _, b in shared)),
-                "the largest product": dense(lambda shared, _: max((a * b for a, b in shared), default=0)),
-                "the smaller weight": dense(lambda shared, _: sum(map(min, shared))),
-                "divided by the document's length": dense(
-                    lambda shared, d: products(shared, d) / (sum(b * b for b in d.values()) or 1) ** 0.5
-                ),
-                "the last cluster's score": lambda q, d: sorted(
-                    search(q, d), key=lambda n: (-[q[c] * d[n][c] for c in q if c in d[n]][-1], n)
-                ),
-                "worst first": lambda q, d: search(q, d)[::-1],
-                "ties backwards": lambda q, d: (
-                    dense(products)(q, d[::-1]) and [len(d) - 1 - n for n in dense(products)(q, d[::-1])]
-                ),
-                "ties as found": lambda q, d: sorted(
-                    dict.fromkeys(n for c in sorted(q, reverse=True) for n, x in enumerate(d) if c in x),
-                    key=lambda n: -sum(q[c] * d[n].get(c, 0) for c in q),
-                ),
-                "by number": lambda q, d: sorted(search(q, d)),
-                "the best alone": lambda q, d: search(q, d)[:1],
-                "the best three": lambda q, d: search(q, d)[:3],
-                "from 1": lambda q, d: [n + 1 for n in search(q, d)],
-                "scores": lambda q, d: [sum(q[c] * d[n].get(c, 0) for c in q) for n in search(q, d)],
-                "with scores": lambda q, d: [(n, 1.0) for n in search(q, d)],
-                "everything for an empty query": lambda q, d: search(q, d) if q else [*range(len(d))],
-                "None for an empty query": lambda q, d: search(q, d) if q else None,
-                "a set": lambda q, d: {*search(q, d)},
+                "as they are": lambda a, s: a,
+                "renamed": renamed,
+                "other sizes": lambda a, s: torch.randint(3, a.shape, generator=torch.Generator().manual_seed(s)),
+                "the seed does not count": lambda a, s: random_clusters(a, 7),
+                "no seed": lambda a, s: a[torch.randperm(len(a))],
+                "rolled": lambda a, s: a.roll(2 * s),
+                "reversed": lambda a, s: a.flip(0),
+            },
+        ),
+        (
+            lens.exercise_3,
+            prune,
+            {
+                "no idf": largest,
+                "cut first": lambda w, n: (largest(w, n) - w.mean(dim=0)).clamp(min=0),
+                "divided": lambda w, n: largest(w / w.mean(dim=0).clamp(min=1e-9), n),
+                "below 0 stays": lambda w, n: largest(w - w.mean(dim=0), n),
+                "the mean of the document": lambda w, n: largest((w - w.mean(dim=1, keepdim=True)).clamp(min=0), n),
+                "nothing cut": lambda w, n: (w - w.mean(dim=0)).clamp(min=0),
+                "one more": lambda w, n: prune(w, min(n + 1, w.shape[1])),
+                "the weights before": lambda w, n: w * (prune(w, n) > 0),
             },
         ),
     ],
-    ids=["lexicon_vector", "search"],
+    ids=["weights", "random_clusters", "prune"],
 )
 def test_exercises_of_notebook_04(capsys, check, right, wrong):
     reject(capsys, check, right, wrong)
 
 
-def test_the_vector_of_the_exercise_is_the_librarys(capsys):
-    """With the identity as head; the library pools one to the left of the tokens that are marked."""
-
-    def library(logits, mask):
-        states = F.pad(logits, (0, 0, 0, 1)).unsqueeze(0)
-        text = F.pad(mask, (1, 0)).unsqueeze(0)
-        features = {"token_embeddings": states, "attention_mask": torch.ones_like(text), "pooling_mask": text}
-        return Lexicon(torch.eye(logits.shape[1]))(features)["sentence_embedding"][0]
-
-    assert said(capsys, library, lens.exercise_1) == "Exercise 1: correct.\n"
-
-
-def test_an_inverted_index_finds_what_a_look_at_every_document_finds(capsys):
-    assert said(capsys, dense(products), lens.exercise_2) == "Exercise 2: correct.\n"
-    assert said(capsys, lambda q, d: np.array(search(q, d), dtype=int), lens.exercise_2) == "Exercise 2: correct.\n"
-
-
-@pytest.mark.parametrize(("check", "right"), [(lens.exercise_1, lexicon_vector), (lens.exercise_2, search)])
+@pytest.mark.parametrize(
+    ("check", "right"), [(lens.exercise_1, weights), (lens.exercise_2, random_clusters), (lens.exercise_3, prune)]
+)
 @pytest.mark.parametrize("spoil", SPOILS)
 def test_spoilt_answers_of_notebook_04(check, right, spoil):
     """As for the solutions of every notebook."""

@@ -13,6 +13,8 @@ import pytest
 
 from workbook import cli
 
+pytestmark = pytest.mark.journey
+
 COMMAND = ["workbook", "run", "00", "--scale", "quick", "--backbone", "tiny-llama", "--output", "results"]
 ENDINGS = {".pdf", ".svg", ".png", ".csv"}
 

@@ -1,48 +1,33 @@
 """What notebook 04's own measurement counts, against the probe that shows it text by text."""
 
-import numpy as np
 import pytest
 
 import workbook
 from workbook import probes
-from workbook.corpora.authored import instructions
+from workbook.corpora.authored import instruction_of
 from workbook.corpora.docs import load_docs
-from workbook.experiments.lens import keywords
+from workbook.experiments.lens import CONTENT, keywords
 from workbook.scale import get_scale
 
 SIZES = get_scale("quick").model_copy(update={"queries": 12, "max_length": 200})
 
 
-@pytest.fixture(scope="module")
-def model():
-    return workbook.build("lens", "tiny-llama", pooling_options={"clusters": 40})
-
-
-def of_order(rows, order):
-    """The clusters that hold a token of each query, and the words that are shown."""
-    rows = rows[rows["task"] == order].set_index("metric")
-    return rows.loc["own", "outcomes"], rows.loc[["named"], "text"].tolist()
-
-
-def test_keywords_counts_what_the_probe_shows(model):
-    held, named = of_order(keywords(model, SIZES, top=6, shown=2), "heaviest")
+def test_keywords_counts_what_the_probe_shows():
+    model = workbook.build("lens", "tiny-llama", pooling_options={"clusters": 40})
+    rows = keywords(model, SIZES, top=6, shown=2)
     queries = load_docs().split("dev")["query"].head(12).tolist()
-    [instruction] = instructions("docs").query("task == 'DocsRetrieval'")["instruction"]
-    probed = probes.top_clusters(model, queries, instruction, top=6).groupby("text")["own"].sum()
-    assert held.values.tolist() == probed.tolist()
-    assert (held.items, held.score) == (12, pytest.approx(100 * probed.sum() / 72))
-    assert probed.nunique() > 1
-    assert [text.count("*") for text in named] == probed.tolist()[:2]
-
-
-def test_telling_clusters_are_above_their_mean(model):
-    held, _ = of_order(keywords(model, SIZES, top=3), "telling")
-    queries = load_docs().split("dev")["query"].head(12).tolist()
-    [instruction] = instructions("docs").query("task == 'DocsRetrieval'")["instruction"]
-    weights = model.encode(queries, prompt=instruction)
-    best = np.argsort(weights.mean(0) - weights, axis=1)[:, :3]
-    ids = model[0].tokenizer(queries, add_special_tokens=False)["input_ids"]
-    own = [{*model[1].clusters[row].tolist()} for row in ids]
-    assert held.values.tolist() == [
-        sum(cluster in one for cluster in row) for row, one in zip(best.tolist(), own, strict=True)
-    ]
+    shown = probes.keyword_kinds(model, queries, instruction_of("DocsRetrieval"), top=6)
+    counted = rows[rows["metric"] == "kind"].set_index("task")
+    for kind in probes.KEYWORD_KINDS:
+        own = [int((shown.loc[shown["text"] == text, "kind"] == kind).sum()) for text in range(12)]
+        assert counted.loc[kind, "outcomes"].values.tolist() == own
+        assert (counted.loc[kind, "items"], counted.loc[kind, "score"]) == (12, pytest.approx(100 * sum(own) / 72))
+    assert counted.loc[[*probes.KEYWORD_KINDS], "score"].sum() == pytest.approx(100)
+    both = counted.loc[["own content word", "expansion"], "score"].sum()
+    assert counted.loc[CONTENT, "score"] == pytest.approx(both)
+    texts = rows[rows["metric"] == "named"]
+    assert texts["items"].tolist() == [0, 1]
+    for text, named in zip(texts["items"], texts["text"], strict=True):
+        kinds = shown.loc[shown["text"] == text, "kind"]
+        assert named.count("*") >= (kinds == "own content word").sum()  # a name may hold a star, too
+        assert len(named.split()) >= len(kinds)

@@ -22,6 +22,7 @@ class Near(doctest.OutputChecker):
         return ours == theirs and all(abs(float(a) - float(b)) <= max(6, abs(float(a)) / 5) for a, b in pairs)
 
 
+@pytest.mark.journey
 @pytest.mark.parametrize("page", ["README.md", "book/guide.md"])
 def test_snippets_print_what_stands_there(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -308,6 +308,7 @@ def other(tmp_path, computed):
         other.kill()
 
 
+@pytest.mark.journey
 def test_processes_share_the_cells_of_a_record(other, record, tmp_path):
     ours = []
 
@@ -325,6 +326,7 @@ def test_processes_share_the_cells_of_a_record(other, record, tmp_path):
     same(record().load(), frame)
 
 
+@pytest.mark.journey
 def test_a_process_that_dies_leaves_what_it_had_and_no_lock(other, record, computed):
     other.kill()
     other.wait()
@@ -351,6 +353,7 @@ def measured_by(folder):
     return [int(path.name.split("-")[1]) for path in sorted(folder.glob("process-*"))]
 
 
+@pytest.mark.journey
 def test_each_cell_has_a_process_of_its_own(apart, record, tmp_path):
     told = []
     frame = apart(recorded_apart.measure).fill([0, 1], apart=True, told=told.append)
@@ -362,17 +365,20 @@ def test_each_cell_has_a_process_of_its_own(apart, record, tmp_path):
     assert not [pid for pid in processes if os.path.exists(f"/proc/{pid}")]
 
 
+@pytest.mark.journey
 def test_what_a_process_refuses_is_said_as_it_was(apart):
     with pytest.raises(UnknownNameError, match=r"^Unknown colour 'rde'\. Did you mean 'red'\? Expected one of: red\.$"):
         apart(recorded_apart.refused).fill([0], apart=True)
 
 
+@pytest.mark.journey
 def test_a_process_that_the_system_ends_is_said(apart, record):
     with pytest.raises(TrainingError, match=r"Expected a process to compute a cell, it died.* give the same command"):
         apart(recorded_apart.killed).fill([0], apart=True)
     assert cells(record().fill([0])) == CELLS[:2], "the cell is free again"
 
 
+@pytest.mark.journey
 @pytest.mark.parametrize("ended", [signal.SIGINT, signal.SIGKILL])
 def test_the_process_of_a_cell_ends_with_the_command(apart, tmp_path, ended):
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
@@ -844,6 +850,7 @@ def workbook(start, apart, monkeypatch, capsys):
     return workbook
 
 
+@pytest.mark.journey
 def test_the_command_records_and_goes_on(workbook, record, tmp_path):
     command = ["record", "02_small", "--scale", "quick", "--backbone", "tiny-llama", "--seeds"]
     code, out, _ = workbook(*command, "1")
@@ -877,6 +884,7 @@ def test_mistakes_exit_with_2_and_one_message(workbook, computed, tmp_path, argu
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.journey
 def test_a_trial_is_recorded_elsewhere(workbook, tmp_path):
     code, out, _ = workbook(
         "record", "02_small", "--scale=quick", "--backbone=tiny-llama", f"--output={tmp_path / 'tried'}"

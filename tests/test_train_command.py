@@ -111,6 +111,7 @@ def test_verbose_says_where_a_stage_came_from(command, data, tmp_path):
     assert third == ""
 
 
+@pytest.mark.journey
 def test_killed_and_resumed(command, data, tmp_path, monkeypatch):
     """The weights are those of a training that was let alone. What is killed and resumed are processes of their own."""
     arguments = ["llm2vec", "--scale", "cpu", "--backbone", "tiny-llama", "--stages", "simcse", *data[2:4]]

@@ -28,6 +28,8 @@ from workbook.files import ROOT
 from workbook.objectives import OBJECTIVES
 from workbook.training.recipe import Adapter
 
+pytestmark = pytest.mark.journey
+
 
 def together(folder, stages, launcher, caches, program="train_together.py", *given):
     """Train stages in several processes: a launcher for each cache, as each machine has one."""

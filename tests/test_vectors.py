@@ -91,3 +91,36 @@ def test_bad_input_is_named(groups):
     for clusters in (1, 13, 2.0, True):
         with pytest.raises(InvalidValueError, match="clusters: expected a whole number from 2 to 12"):
             probes.vector_map(groups, clusters)
+
+
+@pytest.mark.parametrize("representation", ["concat", "eos"])
+def test_the_cosine_of_a_concatenation_is_the_sum_of_its_parts(representation):
+    rng = np.random.default_rng(0)
+    model = build("causal2vec", "tiny-llama", pooling_options={"representation": representation})
+    width = model.get_embedding_dimension()
+    random = rng.normal(size=(2, 5, width)) * np.linspace(0.1, 3, width)
+    real = model.encode(["one text", "a second"]), model.encode(["another, longer text", "third"])
+    for first, second in (random, real):
+        found = probes.cosine_parts(model, first, second)
+        names = ["whole", "context", "eos"] if representation == "concat" else ["whole"]
+        assert found["part"].tolist() == names * len(first)
+        for pair, (a, b) in enumerate(zip(first, second, strict=True)):
+            rows = found[found["pair"] == pair].set_index("part")
+            lengths = np.sqrt(a @ a) * np.sqrt(b @ b)
+            places = {"whole": slice(None), "context": slice(width // 2), "eos": slice(width // 2, None)}
+            for part in names:
+                one, other = a[places[part]], b[places[part]]
+                own = np.sqrt(one @ one) * np.sqrt(other @ other)
+                assert rows.loc[part, ["cosine", "weight"]].tolist() == pytest.approx(
+                    [one @ other / own, own / lengths], rel=1e-4
+                )
+            if halves := names[1:]:
+                parts = rows.loc[halves]
+                assert (parts["cosine"] * parts["weight"]).sum() == pytest.approx(rows.loc["whole", "cosine"])
+                assert parts["weight"].sum() <= 1 + 1e-6
+
+
+def test_a_cosine_needs_two_of_one_shape():
+    model = build("mean", "tiny-llama")
+    with pytest.raises(InvalidValueError, match="second: expected one vector for each of the first"):
+        probes.cosine_parts(model, np.ones((2, 4)), np.ones((3, 4)))

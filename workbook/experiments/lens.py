@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
+from .. import probes
 from ..corpora.authored import instruction_of
 from ..corpora.docs import load_docs
 from ..evaluation.outcomes import Outcomes
@@ -34,7 +34,12 @@ PROMPTED = "prompted last"
 message, after which it has nothing to say.
 """
 
+CONTENT = "content"
+"""Own content words and expansion together."""
+
 _STAGE = ("distilled",)
+_OWN, _, _EXPANSION, _ = probes.KEYWORD_KINDS
+_CONTENT, _MARKS = (_OWN, _EXPANSION), {_OWN: "*", _EXPANSION: "+"}
 
 
 def name(pooling: str, mask: str) -> str:
@@ -73,7 +78,7 @@ def lexicon(
 
 
 def keywords(model: SentenceTransformer, sizes: Scale, top: int = 5, shown: int = 3) -> pd.DataFrame:
-    """Number of a query's top clusters that hold one of its own tokens, by two orders of weight.
+    """What a query's heaviest clusters are: its own content words, content words beyond it, or neither.
 
     Args:
         model: LENS.
@@ -82,28 +87,24 @@ def keywords(model: SentenceTransformer, sizes: Scale, top: int = 5, shown: int 
         shown: Number of queries whose clusters are named.
 
     Returns:
-        For each order (``task``: ``heaviest``, by weight, or ``telling``, by weight above its mean over the queries)
-        one row of the metric ``own``: score (share of the clusters that hold a token of the query, in per cent), low,
-        high, items (queries), outcomes. And one row of the metric ``named`` for each of the first ``shown`` queries:
-        ``text`` (the first word of each cluster, with a star after those that do) and ``items`` (the query's index).
+        Rows of the metric ``kind``, one for each of `workbook.probes.KEYWORD_KINDS`, and ``content``, own content words
+        and expansion together: score (share of the clusters, in per cent), low, high, items (queries), outcomes. And
+        one row of the metric ``named`` for each of the first ``shown`` queries: ``text`` (the name of each cluster,
+        with a star behind own content words and a plus behind expansion) and ``items`` (the query's index).
 
-    Source: LENS, table 3; counts and the second order are this project's.
+    Source: LENS, table 3; the rule of kinds is this project's, see `workbook.probes.keyword_kinds`.
     """
-    tokenizer, lexicon = model[0].tokenizer, model[1]
     queries = load_docs().split("dev")["query"].head(sizes.queries).tolist()
-    asked = instruction_of("DocsRetrieval")
-    weights = model.encode(queries, prompt=asked, show_progress_bar=False)
-    words = [(held[0].strip() or repr(held[0])) if held else "-" for held in lexicon.words(tokenizer)]
-    own = [{*lexicon.clusters[ids].tolist()} for ids in tokenizer(queries, add_special_tokens=False)["input_ids"]]
+    found = probes.keyword_kinds(model, queries, instruction_of("DocsRetrieval"), top)
+    kinds = {kind: (kind,) for kind in probes.KEYWORD_KINDS} | {CONTENT: _CONTENT}
     rows = []
-    for order, ranked in (("heaviest", weights), ("telling", weights - weights.mean(axis=0))):
-        best = np.argsort(-ranked, axis=1, kind="stable")[:, :top].tolist()
-        held = [sum(c in one for c in clusters) for clusters, one in zip(best, own, strict=True)]
-        rows.append(row(order, Outcomes.of_values(held, queries, [top] * len(held), factor=100), metric="own"))
-        for query, clusters in enumerate(best[:shown]):
-            named = " ".join(words[c] + "*" * (c in own[query]) for c in clusters)
-            rows.append(pd.DataFrame([{"metric": "named", "task": order, "items": query, "text": named}]))
-    return pd.concat(rows, ignore_index=True)
+    for name, members in kinds.items():
+        held = found["kind"].isin(members).groupby(found["text"]).sum().reindex(range(len(queries)), fill_value=0)
+        rows.append(row(name, Outcomes.of_values(held, queries, [top] * len(held), factor=100), metric="kind"))
+    marks = found["kind"].map(_MARKS).fillna("")
+    named = (found["name"].str.partition(", ")[0] + marks).groupby(found["text"]).agg(" ".join)
+    texts = {"metric": "named", "task": "heaviest", "items": range(shown), "text": named.reindex(range(shown))}
+    return pd.concat([*rows, pd.DataFrame(texts)], ignore_index=True)
 
 
 POOLING = Experiment(
@@ -122,11 +123,17 @@ POOLING = Experiment(
 )
 KEYWORDS = Experiment(
     name="04_keywords",
-    description="The heaviest clusters of queries, before and after training: how many hold a token of the query",
-    variants=(Variant(UNTRAINED, "lens"), lexicon("trained")),
+    description="The heaviest clusters of queries, before and after training: content words, their own or others",
+    variants=(
+        Variant(UNTRAINED, "lens"),
+        lexicon("trained"),
+        # Without the mask a state sees the token that it is to predict, and can copy it.
+        Variant(f"{UNTRAINED}, causal", "lens", (), {"attention": "causal"}),
+        lexicon("trained, causal", mask="causal"),
+    ),
     measure=keywords,
     inputs=("docs", "instructions/docs.csv"),
-    version=2,
+    version=3,
 )
 BY_SIZE = Experiment(
     name="04_clusters",

@@ -176,4 +176,52 @@ LENGTH = Experiment(
     inputs=(*SUITES, "texts/graded.csv"),
     rerun_variants=(name("MiniLM", "a word's length"),),
 )
-EXPERIMENTS = (LENGTH,)
+
+
+def mlp_first(scale: str, backbone: str) -> Recipe:
+    """The stage of :func:`recipe` with its first quarter of steps for the contextual token's layers alone."""
+    [whole] = recipe(scale, backbone).stages
+    first = whole.steps // 4
+    few = {"name": "mlp", "steps": first, "warmup_steps": min(1, first - 1), "adapter": None, "context_alone": True}
+    rest = {"steps": whole.steps - first}
+    return Recipe(stages=(whole.model_copy(update=few), whole.model_copy(update=rest)))
+
+
+def separate_rates(scale: str, backbone: str) -> Recipe:
+    """The stage of :func:`recipe` with ten times the adapters' rate for the contextual token's layers."""
+    return recipe(scale, backbone).changed({"contextual.context_rate": 10.0})
+
+
+_WORD = {"suffix": "answer", "encoder_options": {"length": "word"}}
+STAGES = Experiment(
+    name="05_stages",
+    description="How Causal2Vec is trained, with as many steps in all: one stage as in the paper, the MLP before the "
+    "rest, the MLP at ten times the adapters' rate, and the last token: both suites, loss, halves; sinks, gradient",
+    variants=(
+        Variant("one stage", "causal2vec", ("contextual",), _WORD, recipe=recipe),
+        Variant("MLP first", "causal2vec", ("mlp", "contextual"), _WORD, recipe=mlp_first),
+        Variant("separate rates", "causal2vec", ("contextual",), _WORD, recipe=separate_rates),
+        _variant(LAST, "last-token", template=without_context()),
+    ),
+    sizes=_sizes,
+    measure=evaluate_variant,
+    inside=inside,
+    inputs=(*SUITES, "texts/graded.csv"),
+)
+LAYERS = (0, 2, 4, 6)
+"""Numbers of MiniLM's layers that run before its states are read; it has six, and 0 is its embeddings alone."""
+
+DOSE = Experiment(
+    name="05_encoders",
+    description="Encoders of graded quality, MiniLM read at four layers and one with random initialisation, each with "
+    "a contextual token as long as a word: both suites, loss, halves; sinks, lengths and paths of the gradient",
+    variants=(
+        *(_variant(f"MiniLM, {count} layers", encoder_options={"layers": count, "length": "word"}) for count in LAYERS),
+        _variant("random encoder", encoder_options={"pretrained": False, "length": "word"}),
+    ),
+    sizes=_sizes,
+    measure=evaluate_variant,
+    inside=inside,
+    inputs=(*SUITES, "texts/graded.csv"),
+)
+EXPERIMENTS = (LENGTH, DOSE, STAGES)

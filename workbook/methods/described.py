@@ -117,11 +117,11 @@ def _parts(chain: Chain, options: dict, stage: Stage, trainable: bool) -> Iterat
     from ..modules import make_pooling
     from ..objectives import get
 
-    yield "decoder", "decoder", "", stage.adapter is None and not stage.frozen
+    yield "decoder", "decoder", "", stage.adapter is None and not (stage.frozen or stage.context_alone)
     if stage.adapter:
         yield "adapters", "decoder", f"rank {stage.adapter.rank}", True
     if chain.encoder:
-        yield "encoder", "context", chain.encoder.rpartition("/")[2], trainable
+        yield "encoder", "context", chain.encoder.rpartition("/")[2], trainable and not stage.context_alone
         yield "projection", "context", "", True
     if chain.pooling == "lexicon":
         yield "centroids", "dictionary", str(options["clusters"] or ""), False  # a buffer, which no optimizer sees

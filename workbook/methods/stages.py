@@ -132,7 +132,7 @@ def memory_needed(stage: Stage, backbone: str, texts: int) -> int:
     """
     parameters, config = _sizes(backbone)
     # Frozen weights take 2 bytes. Those that train take 16, as in training.devices, and autocast keeps a copy of 2.
-    weights = parameters * (2 if stage.adapter or stage.frozen else 18)
+    weights = parameters * (2 if stage.adapter or stage.frozen or stage.context_alone else 18)
     layer, layers = bytes_a_token(config, adapted=stage.adapter is not None), config.num_hidden_layers
     kept = layers * 4 * config.hidden_size + layer if stage.gradient_checkpointing else layers * layer
     return weights + texts * stage.max_length * kept

@@ -33,7 +33,7 @@ from .listening import REPLACEMENTS, contextual_tokens, given_context, listening
 from .matches import LexiconReading, faithfulness, lexicon_readings, matched, matches
 from .negatives import IN_BATCH, false_negative_counts, false_negatives, label_loss, pushed_away
 from .states import TIE, layer_cosine, layer_means, prefix_movement, prefix_test, reading, recency
-from .vectors import vector_lengths, vector_map
+from .vectors import cosine_parts, vector_lengths, vector_map
 from .words import word_guesses, word_probe, word_states
 
 __all__ = [
@@ -69,6 +69,7 @@ __all__ = [
     "content_clusters",
     "contextual_norms",
     "contextual_tokens",
+    "cosine_parts",
     "dead",
     "discriminating_latents",
     "encoding_cost",

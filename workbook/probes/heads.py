@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch.nn.functional import normalize
 
 from ..backbones import load_head, load_tokenizer
 from ..errors import InvalidValueError, UnknownNameError
-from ..vocabulary.clusters import CLUSTERS, check_flags, clusters_of, variants
+from ..vocabulary.clusters import CLUSTERS, as_long, check_flags, clusters_of, variants
 
 HEADS = ("k-means", "k-means plain", "random clusters", "gaussian", "merged", "vocabulary")
 """Kinds of heads; see :func:`head_of`."""
@@ -85,7 +84,7 @@ def head_of(backbone: str, kind: str, k: int | None = None, seed: int = 0, *, ce
     if kind == "random clusters":
         assignment = made.assignment[torch.randperm(len(made.assignment), generator=generator)]
         directions = clustered(load_head(backbone).weight, assignment).rows
-    rows, _ = _apart(normalize(directions, dim=1) * rows.norm(dim=1, keepdim=True))
+    rows = as_long(directions, made.centroids)
     return Head(rows if centred else rows + mean, assignment)
 
 

@@ -36,15 +36,55 @@ def vector_lengths(model: SentenceTransformer, vectors: np.ndarray) -> pd.DataFr
     Source: Causal2Vec, appendix C.1.
     """
     vectors = _finite(vectors)
-    pooling = [*model][-1]
-    names = REPRESENTATIONS[pooling.representation] if isinstance(pooling, ContextualPooling) else ()
-    halves = dict(zip(names, np.split(vectors, len(names), axis=1), strict=True)) if len(names) > 1 else {}
-    parts = {"whole": vectors} | halves
+    parts = _parts(model, vectors)
     rows = {part: np.linalg.norm(values, axis=1) for part, values in parts.items()}
     return pd.DataFrame(
         [(text, part, float(rows[part][text])) for text in range(len(vectors)) for part in rows],
         columns=["text", "part", "length"],
     )
+
+
+def cosine_parts(model: SentenceTransformer, first: np.ndarray, second: np.ndarray) -> pd.DataFrame:
+    """The cosine of concatenated vectors, as a sum over their parts: each part's own cosine, times its weight.
+
+    The weight of a part is the product of its two lengths, by the product of the lengths of the whole vectors. The
+    weights add up to 1 where both vectors have their length from the parts in the same ratio, else to less.
+
+    Args:
+        model: The embedder that made the vectors, which names the parts.
+        first: (pairs, dim), not normalised.
+        second: (pairs, dim), one for each of ``first``.
+
+    Returns:
+        One row per pair and part: ``pair`` (from 0), ``part`` (``whole``, then those of :func:`vector_lengths`),
+        ``cosine`` (-1 to 1) and ``weight`` (0 to 1; of the whole 1). Of a pair, the sum of weight times cosine over the
+        parts is the cosine of the whole. A part of length 0 has the cosine NaN and the weight 0.
+
+    Raises:
+        InvalidValueError: Vectors that are not finite numbers (pairs, dim), or two of different shapes.
+
+    Source: this project's; Causal2Vec, section 3.2, concatenates, and appendix C.1 gives the lengths.
+    """
+    first, second = (_finite(vectors).astype(float) for vectors in (first, second))
+    if first.shape != second.shape:
+        raise InvalidValueError("second", f"one vector for each of the first, {first.shape}", second.shape)
+    frames = []
+    pieces = zip(_parts(model, first).items(), _parts(model, second).values(), strict=True)
+    lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    for (part, one), other in pieces:
+        own = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
+        with np.errstate(invalid="ignore"):
+            cosine, weight = (one * other).sum(axis=1) / own, own / lengths
+        frames.append(pd.DataFrame({"pair": range(len(one)), "part": part, "cosine": cosine, "weight": weight}))
+    return pd.concat(frames).sort_values("pair", kind="stable", ignore_index=True)
+
+
+def _parts(model: SentenceTransformer, vectors: np.ndarray) -> dict[str, np.ndarray]:
+    """The whole vectors, and the parts that Causal2Vec concatenates, by name."""
+    pooling = [*model][-1]
+    names = REPRESENTATIONS[pooling.representation] if isinstance(pooling, ContextualPooling) else ()
+    halves = dict(zip(names, np.split(vectors, len(names), axis=1), strict=True)) if len(names) > 1 else {}
+    return {"whole": vectors} | halves
 
 
 def vector_map(vectors: np.ndarray, clusters: int) -> pd.DataFrame:

@@ -151,7 +151,7 @@ def weights(model: SentenceTransformer, stage: Stage) -> tuple[int, int]:
     """
     module, kind = model[0], get(stage.objective)
     parts = {name: getattr(module, name) for name in module.adapted}
-    still = stage.adapter or stage.frozen
+    still = stage.adapter or stage.frozen or stage.context_alone
     frozen = {id(p) for part in parts.values() for p in part.parameters()} if still else set()
     parameters = {id(p): p for p in model.parameters()}.values()
     trains = [p.requires_grad and id(p) not in frozen for p in parameters]

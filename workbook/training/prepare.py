@@ -54,6 +54,11 @@ def prepared(model: SentenceTransformer, stage: Stage, seed: int) -> Iterator[No
         module.max_length = stage.max_length
         if stage.frozen:
             module.requires_grad_(False)
+        if stage.context_alone:
+            model.requires_grad_(False)
+            module.context.requires_grad_(True)
+        if stage.frozen:
+            pass  # no gradient goes through it
         elif decoder.device.type == "cpu":
             decoder.set_attn_implementation("eager")  # faster than sdpa where there is a gradient
         elif get(stage.objective).own_attention and kernel not in MASKED:
@@ -64,7 +69,7 @@ def prepared(model: SentenceTransformer, stage: Stage, seed: int) -> Iterator[No
             if parameter.requires_grad and id(parameter) not in inside:
                 parameter.data = parameter.data.float()
         for name, part in parts.items():
-            if stage.adapter is None and not stage.frozen:
+            if stage.adapter is None and not (stage.frozen or stage.context_alone):
                 part.float()
             elif stage.adapter:
                 # The names of layers are the decoder's; an encoder has others, and gets one on each linear layer.
@@ -164,6 +169,9 @@ def check(
     decoder, length = module.decoder, module.max_length
     if stage.frozen and module.contextual_tokens:
         raise InvalidValueError("frozen", "a decoder that reads text alone", "one that reads contextual tokens")
+    if (stage.context_alone or stage.context_rate != 1) and not module.contextual_tokens:
+        name = "context_alone" if stage.context_alone else "context_rate"
+        raise InvalidValueError(name, "a decoder that reads contextual tokens", "one that reads text alone")
     if stage.compiled and decoder.device.type == "cpu" and not any(map(shutil.which, ("c++", "g++", "clang++"))):
         hint = f"Install one, or set {stage.name}.compiled=false."
         raise InvalidValueError("compiled", "a C++ compiler on the path, as torch.compile needs one", "none", hint)

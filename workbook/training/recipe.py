@@ -96,6 +96,9 @@ class Stage(BaseModel):
             parameters. The layers that make contextual tokens, and modules after the decoder, are always trained whole.
         frozen: The decoder does not train, and reads each text once; only what follows it trains. Contrastive stages
             without an adapter only; see :func:`~.states.read_once`.
+        context_alone: Only the layers that make contextual tokens train, through a decoder that stays as it is. Stages
+            without an adapter only.
+        context_rate: Learning rate of those layers, by that of all else.
         gradient_checkpointing: Compute the activations of the decoder's layers again instead of keeping them, which
             saves memory and costs time.
         compiled: Compile the decoder's layers with torch.compile: a minute more at the start, then faster, see
@@ -125,6 +128,8 @@ class Stage(BaseModel):
     max_grad_norm: PositiveFloat = 1.0
     adapter: Adapter | None = Adapter()
     frozen: bool = False
+    context_alone: bool = False
+    context_rate: PositiveFloat = 1.0
     gradient_checkpointing: bool = False
     compiled: bool = False
 
@@ -167,6 +172,13 @@ class Stage(BaseModel):
         if self.frozen and (self.objective != "contrastive" or self.adapter is not None):
             got = self.objective if self.objective != "contrastive" else "an adapter"
             raise ValueError(f"frozen: expected a contrastive stage without an adapter (adapter=None), got {got}")
+        return self
+
+    @model_validator(mode="after")
+    def _where_the_context_trains_alone_nothing_else_does(self) -> Stage:
+        if self.context_alone and (self.frozen or self.adapter is not None):
+            got = "a frozen decoder that reads each text once" if self.frozen else "an adapter"
+            raise ValueError(f"context_alone: expected a stage without an adapter (adapter=None), got {got}")
         return self
 
     @model_validator(mode="after")

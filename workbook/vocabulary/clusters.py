@@ -103,6 +103,9 @@ class Clusters:
     def shuffled(self, head: torch.Tensor, seed: int = 0) -> Clusters:
         """As many clusters of the same sizes, whose tokens are drawn at random: the control of what clusters mean.
 
+        Means of unlike rows are short, and log(1 + relu(logit)) depends on scale. So the new rows are as long as these,
+        once the mean row is subtracted, and have the same mean: see :func:`as_long`.
+
         Args:
             head: The one that the clusters were made from.
             seed: Of the draw.
@@ -113,7 +116,8 @@ class Clusters:
         self.check(head)
         order = np.random.default_rng(seed).permutation(len(self.assignment))
         assignment = self.assignment[torch.from_numpy(order)]
-        centroids = _means(head.detach(), assignment, len(self))
+        means = _means(head.detach(), assignment, len(self))
+        centroids = as_long(means - means.mean(dim=0), self.centroids) + self.centroids.mean(dim=0)
         rows = torch.from_numpy(_rows(head.detach(), self.spherical))
         distances = (rows - _means(rows, assignment, len(self))[assignment]).norm(dim=1)
         return replace(self, assignment=assignment, centroids=centroids, distances=distances)
@@ -285,6 +289,17 @@ def clusters_of(backbone: str, k: int, *, spherical: bool = True, seed: int = 0)
     make_once(kept, lambda folder: cluster_head(head, k, spherical=spherical, seed=seed).save(folder))
     verify_checksums(kept, f"Delete {kept}; it is made again.")
     return Clusters.load(kept)
+
+
+def as_long(directions: torch.Tensor, centroids: torch.Tensor) -> torch.Tensor:
+    """Rows in other directions, as long as centroids without their mean; the mean of the new ones is subtracted last.
+
+    Args:
+        directions: float32 (k, dim), one for each row.
+        centroids: float32 (k, dim).
+    """
+    rows = normalize(directions, dim=1) * (centroids - centroids.mean(dim=0)).norm(dim=1, keepdim=True)
+    return rows - rows.mean(dim=0)
 
 
 def clustering(clusters: int | str | Path | None) -> list[Any] | str | None:
