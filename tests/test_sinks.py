@@ -13,6 +13,8 @@ import workbook
 from workbook import probes
 from workbook.corpora.docs import load_docs
 from workbook.errors import InvalidValueError, UnknownNameError
+from workbook.evaluation import SUITES
+from workbook.evaluation.outcomes import Outcomes
 from workbook.experiments import sinks
 from workbook.explore import SinkExplorer
 from workbook.modules import ContextualPooling
@@ -415,3 +417,32 @@ def test_the_panel_of_sinks_sets_a_length_and_nothing_else(build):
             panel.norms(TEXTS[0], length)
     with pytest.raises(InvalidValueError, match="model: expected one that reads contextual tokens"):
         SinkExplorer(tiny("mean"), INSTRUCTION)
+
+
+def test_effects_of_the_factorial_by_hand():
+    """Each effect is a mean of paired differences; a seed that a variant lacks counts for none."""
+    random = np.random.default_rng(0)
+    names = [sinks.name(encoder, length) for encoder in sinks.ENCODERS for length in sinks.LENGTHS]
+    seeds, found, rows = (0, 1), {}, []
+    for variant in names:
+        for seed in (*seeds, 2) if variant == names[0] else seeds:
+            found[variant, seed] = random.random(40)
+            outcomes = Outcomes.of_values(found[variant, seed], range(40), factor=100)
+            own = {"variant": variant, "seed": seed, "score": outcomes.score, "outcomes": outcomes}
+            parts = [{"metric": "score", "part": part, "trained": True, "source": "x"} for part in ("whole", "context")]
+            rows += [own | part for part in parts]
+    tasks = [task for suite in ("docs", "other") for task in SUITES[suite].tasks]
+    rows = pd.concat([pd.DataFrame(rows).assign(task=task) for task in tasks])
+    assert set(sinks.factorial(rows)["seed"]) == {0, 1}
+    mean = {variant: 100 * np.mean([found[variant, seed] for seed in seeds]) for variant in names}
+    torchs, words, random_torchs, random_words = (mean[variant] for variant in names)
+    expected = [
+        (words - torchs + random_words - random_torchs) / 2,
+        (random_words + random_torchs - words - torchs) / 2,
+        words - torchs - (random_words - random_torchs),
+    ]
+    made = sinks.effects(rows)
+    whole = made[made["panel"] == "whole, docs"]
+    assert whole["effect"].tolist() == pytest.approx(expected)
+    assert (whole["low"] < whole["effect"]).all()
+    assert (whole["effect"] < whole["high"]).all()

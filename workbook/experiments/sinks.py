@@ -15,6 +15,7 @@ import pandas as pd
 from .. import backbones, probes
 from ..corpora.authored import instruction_of
 from ..corpora.docs import load_docs
+from ..evaluation.effects import effect
 from ..evaluation.outcomes import Outcomes
 from ..evaluation.run import cut_to
 from ..modules import ContextualDecoder
@@ -22,6 +23,7 @@ from ..modules.context_length import context_length, word_length
 from ..scale import get_scale
 from ..training.recipe import Recipe, Stage
 from .causal2vec import evaluate_variant, without_context
+from .compare import quantities
 from .grid import SUITES, Experiment, Variant
 from .suite import row, smaller
 
@@ -36,6 +38,8 @@ ENCODERS = {"MiniLM": True, "random encoder": False}
 
 LENGTHS = {"torch's length": "torch", "a word's length": "word"}
 """The lengths at which the contextual token begins."""
+
+_SCORES = {"half of C, docs": ("docs", "context"), "whole, docs": ("docs", "whole"), "whole, other": ("other", "whole")}
 
 LAST, LAST_EOS, WHOLE_EOS = "last token", "last token, closed by EOS", "MiniLM, a word's length, closed by EOS"
 
@@ -132,6 +136,47 @@ def inside(built: SentenceTransformer, made: Trained, sizes: Scale) -> pd.DataFr
     finally:
         built[0].decoder = trained
     return pd.concat(frames, ignore_index=True)
+
+
+def factorial(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of the four variants of the factorial, with the seeds that all four have.
+
+    Args:
+        rows: Of :data:`LENGTH`, as from ``Run.experiment``: columns variant and seed, among others.
+    """
+    four = {name(encoder, length) for encoder in ENCODERS for length in LENGTHS}
+    rows = rows[rows["variant"].isin(four)]
+    return rows[rows.groupby("seed")["variant"].transform("nunique") == len(four)]
+
+
+def effects(rows: pd.DataFrame) -> pd.DataFrame:
+    """The main effects of the factorial on scores, and its interaction, paired by item and by seed.
+
+    Args:
+        rows: Of :data:`LENGTH`, as from ``Run.experiment``.
+
+    Returns:
+        Rows for `workbook.figures.forest`: ``label`` (the effect), ``panel`` (part of the vector, suite), ``effect`` in
+        points, ``low`` and ``high`` (95 %; NaN where all four variants have only one seed in common), ``threshold``.
+    """
+    (minilm, random), (torchs, words) = ENCODERS, LENGTHS
+    gains = {encoder: {name(encoder, words): 1.0, name(encoder, torchs): -1.0} for encoder in ENCODERS}
+    forms = {
+        f"{words} - {torchs}": {variant: sign / 2 for gain in gains.values() for variant, sign in gain.items()},
+        f"{random} - {minilm}": {
+            name(e, length): (0.5 if e == random else -0.5) for e in ENCODERS for length in LENGTHS
+        },
+        f"{minilm}'s gain by length, minus the other's": gains[minilm]
+        | {variant: -sign for variant, sign in gains[random].items()},
+    }
+    rows, found = factorial(rows[rows["metric"] == "score"]), []
+    for panel, (suite, part) in _SCORES.items():
+        known = quantities(rows[rows["part"] == part], {one: one for one in rows["variant"].unique()}, suite)
+        for label, weights in forms.items():
+            one = effect(weights, known)
+            place = {"label": label, "panel": panel, "threshold": 0.0}
+            found.append({**place, "effect": one.value, "low": one.low, "high": one.high})
+    return pd.DataFrame(found)
 
 
 def _measured(model: SentenceTransformer, pairs: pd.DataFrame, asked: str, sizes: Scale) -> list[pd.DataFrame]:
