@@ -44,8 +44,7 @@ WORDS = re.compile(r"\b(rivals?|told by|for sure|closings?|closed by|random weig
 
 ROOM = {"# 03": (70, 3500, 280), "# 04": (60, 3000, 280), "# 05": (60, 3000, 280), "# 08": (55, 2500, 310)}
 """Most cells, words and lines of code of a notebook by how its title begins: 03 has a laboratory besides its paper, 04
-a dial, 05 what a second attention sink does; 08
-measures ten methods.
+a dial, 05 what a second attention sink does; 08 measures ten methods.
 """
 
 RULES: list[Callable[[NotebookNode], Iterator[str]]] = []

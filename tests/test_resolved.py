@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tokenizers import normalizers
-from training_tools import stage, tiny
+from training_tools import stage, tiny, write_encoder
 
 from workbook import backbones, methods, objectives
 from workbook.experiments import Experiment, Variant
@@ -136,21 +136,20 @@ def test_every_field_changes_the_fingerprint_of_a_record(kind, fields, changes, 
 
 
 @pytest.mark.parametrize(("kind", "changes"), [("stage", None), ("adapter", ADAPTERS)])
-def test_every_field_changes_the_key_of_a_kept_stage(kind, changes, data):
-    model = tiny("mean")
-    changes = changes or {
-        name: value for name, value in stages(data).items() if name != "teacher" and not name.startswith("context_")
-    }
+def test_every_field_changes_the_key_of_a_kept_stage(kind, changes, data, tmp_path):
+    plain, contextual = tiny("mean"), tiny("causal2vec", encoder=write_encoder(tmp_path / "encoder", 200))
+    changes = changes or {name: value for name, value in stages(data).items() if name != "teacher"}
 
-    def key(**changed):
+    def key(model, **changed):
         one = short(data, adapter=Adapter(**changed)) if kind == "adapter" else short(data, **changed)
         return Training(model, Recipe(stages=(one,))).stages[0].key
 
     own = {"objective": {"objective": "simcse", "options": {}, "data": data["simcse"]}, "data": {"batch_size": 2}}
-    own["frozen"] = {"adapter": None}
-    before = key()
-    found = {name: key(**{name: value} | own.get(name, {})) for name, value in changes.items()}
-    assert [name for name, one in found.items() if one == before] == []
+    own |= {name: {"adapter": None} for name in ("frozen", "context_alone")}
+    models = {name: contextual if name.startswith("context_") else plain for name in changes}
+    found = {name: key(models[name], **{name: value} | own.get(name, {})) for name, value in changes.items()}
+    del own["objective"]  # which has that field too; the others differ in the field alone
+    assert [name for name, one in found.items() if one == key(models[name], **own.get(name, {}))] == []
 
 
 def test_what_is_kept_of_a_stage_hangs_on_the_template(data):

@@ -52,13 +52,11 @@ def prepared(model: SentenceTransformer, stage: Stage, seed: int) -> Iterator[No
     merged = False
     try:
         module.max_length = stage.max_length
-        if stage.frozen:
-            module.requires_grad_(False)
         if stage.context_alone:
             model.requires_grad_(False)
             module.context.requires_grad_(True)
         if stage.frozen:
-            pass  # no gradient goes through it
+            module.requires_grad_(False)
         elif decoder.device.type == "cpu":
             decoder.set_attn_implementation("eager")  # faster than sdpa where there is a gradient
         elif get(stage.objective).own_attention and kernel not in MASKED:

@@ -209,8 +209,7 @@ class StageRun:
         workers = _WORKERS.get(self.model.device.type, 0)
         # Before the trainer, which sets the seed: loading may draw random numbers.
         teacher = Teacher(stage.teacher, self.model.device) if stage.teacher else None
-        own = {r"(^|\.)0\.context\.": stage.context_rate * stage.learning_rate}
-        rates = own if stage.context_rate != 1 else {}
+        own_rate = {r"(^|\.)0\.context\.": stage.context_rate * stage.learning_rate} if stage.context_rate != 1 else {}
         arguments = SentenceTransformerTrainingArguments(
             output_dir=str(self.work),
             max_steps=stage.steps,
@@ -219,7 +218,7 @@ class StageRun:
             accelerator_config={"split_batches": True},
             gradient_accumulation_steps=stage.accumulation,
             learning_rate=stage.learning_rate,
-            learning_rate_mapping=rates,
+            learning_rate_mapping=own_rate,
             lr_scheduler_type="linear",
             warmup_steps=stage.warmup_steps,
             weight_decay=stage.weight_decay,
