@@ -381,6 +381,8 @@ def test_what_a_kept_stage_takes_for_granted():
             "keep_zeros": False,
         },
         "frozen": False,
+        "context_alone": False,
+        "context_rate": 1.0,
         "gradient_checkpointing": False,
         "compiled": False,
     }

@@ -224,7 +224,12 @@ LENGTH = Experiment(
 
 
 def mlp_first(scale: str, backbone: str) -> Recipe:
-    """The stage of :func:`recipe` with its first quarter of steps for the contextual token's layers alone."""
+    """The stage of :func:`recipe` with its first quarter of steps for the contextual token's layers alone.
+
+    Args:
+        scale: Name of the scale.
+        backbone: Name of the backbone.
+    """
     [whole] = recipe(scale, backbone).stages
     first = whole.steps // 4
     few = {"name": "mlp", "steps": first, "warmup_steps": min(1, first - 1), "adapter": None, "context_alone": True}
@@ -233,7 +238,12 @@ def mlp_first(scale: str, backbone: str) -> Recipe:
 
 
 def separate_rates(scale: str, backbone: str) -> Recipe:
-    """The stage of :func:`recipe` with ten times the adapters' rate for the contextual token's layers."""
+    """The stage of :func:`recipe` with ten times the adapters' rate for the contextual token's layers.
+
+    Args:
+        scale: Name of the scale.
+        backbone: Name of the backbone.
+    """
     return recipe(scale, backbone).changed({"contextual.context_rate": 10.0})
 
 
