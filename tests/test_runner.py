@@ -5,6 +5,7 @@ import re
 import resource
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import filelock
@@ -95,6 +96,18 @@ def test_parameters_reach_the_notebook_and_rerun_only_if_declared(run):
     executed = nbformat.read(output / "00_good.ipynb", as_version=4)
     injected = next(cell for cell in executed.cells if "injected-parameters" in cell.metadata.get("tags", []))
     assert "rerun" not in injected.source
+
+
+def test_resumes_whatever_was_imported_since(run, tmp_path, monkeypatch):
+    """What setuptools carries is on sys.path once it was imported, but it is not installed."""
+    source, output, _ = run
+    carried = tmp_path / "_vendor" / "carried-1.0.dist-info" / "METADATA"
+    carried.parent.mkdir(parents=True)
+    carried.write_text("Metadata-Version: 2.1\nName: carried\nVersion: 1.0\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path / "_vendor")
+    assert "carried" in {distribution.name for distribution in metadata.distributions()}
+    with runner.Session(output, {"scale": "quick", "rerun": True}) as session:
+        assert session.execute(source / "00_good.ipynb").status == "unchanged"
 
 
 def test_resumes_by_content(run):

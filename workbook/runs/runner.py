@@ -19,6 +19,7 @@ import os
 import platform
 import queue
 import re
+import site
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -330,7 +331,9 @@ def _keep_edited(copy: Path, left: str | None) -> None:
 
 def _surroundings() -> dict[str, Any]:
     """Everything besides the notebook that a result depends on: library, data, interpreter, installed versions."""
-    versions = {distribution.name: distribution.version for distribution in metadata.distributions()}
+    # What is installed, not what is on sys.path: setuptools, once imported, puts the copies that it carries there.
+    folders = [*site.getsitepackages(), site.getusersitepackages()]
+    versions = {distribution.name: distribution.version for distribution in metadata.distributions(path=folders)}
     return {
         "library": folder_sha256(ROOT, "workbook/**/*.py", "data/**/*"),
         "python": platform.python_version(),
