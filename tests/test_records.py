@@ -141,7 +141,7 @@ def test_a_variant_beside_another_is_measured_as_the_hybrid_of_both(experiment, 
     other = Variant("bidirectional", "small", ("contrastive",), BIDIRECTIONAL)
     both = Variant("both", "small", ("contrastive",), hybrid_with=other)
     grid = (TRAINED, other, both)
-    monkeypatch.setattr("workbook.experiments.grid.methods.hybrid", lambda *models: ("hybrid of", models[:2]))
+    monkeypatch.setattr("workbook.experiments.grid.methods.hybrid", lambda *models: ("hybrid of", models))
 
     def measure(model, sizes):
         text = ["a text"]
@@ -154,9 +154,8 @@ def test_a_variant_beside_another_is_measured_as_the_hybrid_of_both(experiment, 
     np.testing.assert_allclose(hybrid["score"].tolist(), [one["score"][0], two["score"][0]], atol=1e-6)
     prints = [made.fingerprint(variant, 0, "quick", "tiny-llama") for variant in grid]
     assert len({*prints}) == 3
-    for changes in ({"hybrid_with": TRAINED}, {"hybrid_with": other, "hybrid_weight": 2.0}):
-        changed = Variant("both", "small", ("contrastive",), **changes)
-        assert made.fingerprint(changed, 0, "quick", "tiny-llama") not in prints
+    changed = Variant("both", "small", ("contrastive",), hybrid_with=TRAINED)
+    assert made.fingerprint(changed, 0, "quick", "tiny-llama") not in prints
 
 
 def test_numbers_are_those_of_the_run(record):

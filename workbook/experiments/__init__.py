@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from ..errors import UnknownNameError
-from . import anchor, causal2vec, compress, dial, dictionary, equal_budget, gritlm, lens, llm2vec, nv_embed, sinks
+from . import (
+    anchor,
+    causal2vec,
+    compress,
+    dial,
+    dictionary,
+    equal_budget,
+    gritlm,
+    lens,
+    llm2vec,
+    mixture,
+    nv_embed,
+    sinks,
+)
 from .compare import differences, judged, learned, levels, paired, quantities, quantity
 from .curves import heights, steps_to_reach
 from .grid import Experiment, Variant
@@ -13,7 +26,7 @@ from .summary import over_seeds
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for module in (
-        *(llm2vec, nv_embed, dictionary, lens, dial, causal2vec, sinks),
+        *(llm2vec, nv_embed, dictionary, lens, dial, mixture, causal2vec, sinks),
         *(anchor, equal_budget, compress, gritlm),
     )
     for experiment in module.EXPERIMENTS

@@ -51,7 +51,6 @@ class Variant:
         options: Options of ``workbook.build``, such as another attention.
         recipe: Function of the names of a scale and a backbone, which returns a recipe in place of the method's own.
         hybrid_with: Another variant, trained with the same seed; the hybrid of both is measured.
-        hybrid_weight: Weight of the other variant's cosine in that hybrid.
         start_from: Another variant, trained with the same seed before this one, which starts from its decoder.
         start_seed: The seed of ``start_from`` in place of the same one, so that all seeds start from one decoder.
         compressed: What is done to the model before its own stages: functions of `workbook.compress` by name, with
@@ -65,7 +64,6 @@ class Variant:
     options: Mapping[str, Any] = field(default_factory=dict)
     recipe: Callable[[str, str], Recipe] | None = None
     hybrid_with: Variant | None = None
-    hybrid_weight: float = 1.0
     start_from: Variant | None = None
     start_seed: int | None = None
     compressed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -221,7 +219,7 @@ class Experiment:
         trained = [one.train(seed, scale, backbone, evaluator, progress) for one in both]
         model = trained[0].model
         if variant.hybrid_with:
-            model = methods.hybrid(model, trained[1].model, variant.hybrid_weight)
+            model = methods.hybrid(model, trained[1].model)
         parts = [self.measure(model, sizes)] if self.measure else []
         if self.inside:
             built = variant.chain(scale, backbone).build(model, seed)  # with the same new weights, on its decoder
@@ -293,7 +291,7 @@ class Experiment:
             content["teachers"] = teachers
         if variant.hybrid_with:
             other = self.fingerprint(variant.hybrid_with, seed, scale, backbone)
-            content["hybrid_with"] = [other, variant.hybrid_weight]
+            content["hybrid_with"] = [other, 1.0]  # the weight of its cosine
         if variant.compressed:
             content["compressed"] = resolved(variant.compressed)
         if variant.start_from:

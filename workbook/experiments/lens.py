@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -160,27 +161,31 @@ def _dense(variant: str, method: str) -> Variant:
     return Variant(variant, method, _STAGE, {"attention": "bidirectional", "template": "lens"}, recipe=lens.recipe)
 
 
-def _beside(variant: str, first: Variant, other: Variant, weight: float = 1.0) -> Variant:
-    return Variant(
-        variant, first.method, _STAGE, first.options, recipe=first.recipe, hybrid_with=other, hybrid_weight=weight
-    )
+def beside(variant: str, first: Variant, other: Variant) -> Variant:
+    """The hybrid of two variants.
+
+    Args:
+        variant: Its name.
+        first: One of them.
+        other: The other.
+    """
+    return replace(first, name=variant, hybrid_with=other)
 
 
-_DENSE, _WEIGHTED = _dense("dense", "mean"), _dense("dense, weighted mean", "weighted-mean")
-_MAX, _SUM = lexicon("lexicon"), lexicon("lexicon, sum", "sum")
+DENSE, WEIGHTED = _dense("dense", "mean"), _dense("dense, weighted mean", "weighted-mean")
+MAX, SUM = lexicon("lexicon"), lexicon("lexicon, sum", "sum")
 HYBRID = Experiment(
     name="04_hybrid",
     description="Lexicon and dense vectors, trained alike, alone and put beside each other: the offline suites",
     variants=(
-        _MAX,
-        _SUM,
-        _DENSE,
-        _beside("lexicon + dense", _MAX, _DENSE),
+        MAX,
+        SUM,
+        DENSE,
+        beside("lexicon + dense", MAX, DENSE),
         # The controls: two models know more than one, whatever their vectors are.
-        _beside("lexicon + lexicon", _MAX, _SUM),
-        _WEIGHTED,
-        _beside("dense + dense", _DENSE, _WEIGHTED),
-        *(_beside(f"lexicon + dense, weight {weight:g}", _MAX, _DENSE, weight) for weight in (0.25, 0.5, 2.0, 4.0)),
+        beside("lexicon + lexicon", MAX, SUM),
+        WEIGHTED,
+        beside("dense + dense", DENSE, WEIGHTED),
     ),
     sizes=smaller,
     measure=suites_and_loss,

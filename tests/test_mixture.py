@@ -1,0 +1,90 @@
+"""Lexicon beside dense: all weights from two matrices of cosines, and the best of them without its luck."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import workbook
+from workbook import evaluation
+from workbook.corpora.authored import instruction_of
+from workbook.corpora.docs import load_docs
+from workbook.corpora.tables import by_hash
+from workbook.errors import MissingDataError
+from workbook.evaluation.outcomes import Outcomes
+from workbook.experiments import mixture
+from workbook.experiments.suite import held_out_loss, smaller
+
+BACKBONE = "tiny-llama"
+SIZES = smaller("quick").model_copy(update={"max_length": 160})  # the instruction takes a hundred of its tokens
+
+
+@pytest.fixture(scope="module")
+def parts():
+    return workbook.build("lens", BACKBONE), workbook.build("mean", BACKBONE, template="lens")
+
+
+@pytest.fixture(scope="module")
+def rows(parts):
+    return mixture.measure(workbook.hybrid(*parts, weight=3.0), SIZES)  # which does not matter
+
+
+def test_half_is_the_hybrid_and_the_ends_are_its_parts(parts, rows):
+    pairs = by_hash(load_docs().split("test")).head(SIZES.documents)
+    queries, documents = pairs["query"].head(SIZES.queries).tolist(), pairs["document"].tolist()
+    models = {0.0: parts[0], 1.0: parts[1], 0.5: workbook.hybrid(*parts), 0.2: workbook.hybrid(*parts, weight=0.25)}
+    for share, model in models.items():
+        model.max_seq_length = SIZES.max_length
+        asked = model.encode(queries, prompt=instruction_of("DocsRetrieval"), normalize_embeddings=True)
+        scores = asked @ model.encode(documents, normalize_embeddings=True).T
+        naive = [100 / sum(other >= line[place] - 1e-6 for other in line) for place, line in enumerate(scores)]
+        [found] = rows[rows["share"] == share]["outcomes"]
+        np.testing.assert_allclose(found.values, naive, rtol=1e-5)
+    assert rows["share"].dropna().tolist() == [*mixture.SHARES]
+
+
+def test_the_loss_is_that_of_each_part(parts, rows):
+    with evaluation.run.cut_to(parts[0], SIZES.max_length), evaluation.run.cut_to(parts[1], SIZES.max_length):
+        naive = [held_out_loss(part).score for part in parts]
+    losses = rows[rows["metric"] == "loss"].set_index("task")["score"]
+    assert losses.loc[["first", "second"]].tolist() == pytest.approx(naive, rel=1e-5)
+
+
+def drawn(by_share, seeds=(0, 1, 2)):
+    """Rows of shares with given outcomes: functions of a seed."""
+    return pd.DataFrame(
+        [
+            {"seed": seed, "task": f"share {share}", "share": share, "trained": True, "outcomes": values(seed)}
+            for seed in seeds
+            for share, values in by_share.items()
+        ]
+    )
+
+
+def outcomes(values):
+    return Outcomes.of_values(values, [*map(str, range(len(values)))])
+
+
+def test_a_gain_that_is_there_is_found():
+    query = np.random.default_rng(0).normal(50, 10, 400)
+    shares = {share: lambda seed, share=share: outcomes(query + 6 * share * (1 - share)) for share in mixture.SHARES}
+    found = mixture.gain(drawn(shares))
+    assert found.value == pytest.approx(1.5)  # a half, beside either end
+    assert found.low > 0
+
+
+def test_the_luck_of_the_best_is_no_gain():
+    generator, found, naive = np.random.default_rng(0), [], []
+    for _ in range(200):
+        table = {share: generator.normal(50, 10, 100) for share in mixture.SHARES}
+        rows = drawn({share: lambda seed, values=values: outcomes(values) for share, values in table.items()}, (0, 1))
+        found.append(mixture.gain(rows).value)
+        naive.append(max(one.mean() for one in table.values()) - max(table[0.0].mean(), table[1.0].mean()))
+    assert np.mean(naive) > 0.8  # what the best of eleven looks like
+    assert abs(np.mean(found)) < 3 * np.std(found) / np.sqrt(len(found))
+
+
+def test_rows_without_shares_have_no_gain(rows):
+    with pytest.raises(MissingDataError, match="rows of shares"):
+        mixture.gain(rows[rows["metric"] == "loss"].assign(seed=0, trained=False))
+    kept_none = rows.assign(seed=0, trained=False, outcomes=Outcomes.none(50.0, "No outcomes are kept."))
+    assert np.isnan(mixture.gain(kept_none).low)

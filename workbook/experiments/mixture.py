@@ -1,0 +1,133 @@
+"""Lexicon beside dense vectors, by how much each counts: do two *kinds* of vectors complement each other?
+
+Two models know more than one, whatever their kinds. Hence the controls that LENS' table 6 lacks: two lexicon models,
+and two dense ones. A hybrid's cosine is a weighted mean of two cosines, so each pair of models is measured once, and
+all weights are arithmetic on its two matrices. The best weight of a sweep looks better than it is, so :func:`gain`
+chooses it on one half of the queries and measures on the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from ..corpora.authored import instruction_of
+from ..corpora.docs import load_docs
+from ..corpora.tables import by_hash
+from ..errors import MissingDataError
+from ..evaluation.effects import Estimate, Quantity, effect
+from ..evaluation.outcomes import Outcomes
+from ..evaluation.rankings import cosines
+from ..evaluation.run import cut_to
+from ..probes.dial import searched
+from ..scale import get_scale
+from .compare import caveat_of
+from .grid import Experiment, Variant
+from .lens import DENSE, MAX, SUM, UNTRAINED, WEIGHTED, beside
+from .suite import held_out_loss, row, smaller
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from ..scale import Scale
+
+SHARES = tuple(np.linspace(0, 1, 11).round(1).tolist())
+"""Shares of the second model in the mean of both cosines; weight w of `workbook.hybrid` is the share w / (1 + w)."""
+
+
+def measure(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
+    """Retrieval of suite docs by the share of the second embedder, and the held-out loss of each.
+
+    Args:
+        model: A hybrid of two embedders; its own weight does not matter.
+        sizes: Sizes of evaluation; ``queries`` and ``documents`` of docs, test, as of task DocsRetrieval.
+
+    Returns:
+        One row per share, of the metric ``mrr``: ``task`` (the share in words), score (mean reciprocal rank x 100),
+        low, high, items and outcomes of queries; ``share``, 0 to 1. Then one row per embedder, of the metric ``loss``:
+        ``task`` (``first``, ``second``), nats.
+    """
+    parts = {"first": model[0].first, "second": model[0].second}
+    pairs = by_hash(load_docs().split("test")).head(sizes.documents)
+    queries, documents = pairs["query"].head(sizes.queries).tolist(), pairs["document"].tolist()
+    with cut_to(model, sizes.max_length):
+        found = cosines(parts, queries, documents, dict.fromkeys(parts, instruction_of("DocsRetrieval")))
+        losses = [row(name, held_out_loss(part), metric="loss") for name, part in parts.items()]
+    mixed = [
+        row(
+            f"share {share:g}",
+            Outcomes.of_values(
+                searched((1 - share) * found["first"] + share * found["second"])["reciprocal_rank"], queries
+            ),
+            metric="mrr",
+            share=share,
+        )
+        for share in SHARES
+    ]
+    return pd.concat([*mixed, *losses], ignore_index=True)
+
+
+def gain(rows: pd.DataFrame) -> Estimate:
+    """The hybrid minus the better of its two parts, over the same queries and seeds.
+
+    Which share is best, and which part, is known from the other half of the queries, under the same seed.
+
+    Args:
+        rows: Rows of one variant: columns seed, task, share, outcomes and trained.
+
+    Raises:
+        MissingDataError: No shares were measured.
+    """
+    rows = rows[rows["share"].notna()] if "share" in rows else rows.head(0)
+    if rows.empty:
+        raise MissingDataError("Expected rows of shares, found none.")
+    mixed, alone = {}, {}
+    for seed, of_seed in rows.groupby("seed"):
+        by_share: dict[float, Outcomes] = dict(zip(of_seed["share"], of_seed["outcomes"], strict=True))
+        for kept, shares in ((mixed, [*by_share]), (alone, [min(by_share), max(by_share)])):
+            kept[int(seed)] = {"": _crossed({share: by_share[share] for share in shares})}
+    trained, caveat = bool(rows["trained"].any()), caveat_of(rows)
+    both = {"mixed": Quantity(mixed, trained, caveat=caveat), "alone": Quantity(alone, trained, caveat=caveat)}
+    return effect({"mixed": 1.0, "alone": -1.0}, both)
+
+
+def _crossed(by_share: Mapping[float, Outcomes]) -> Outcomes:
+    """The outcome of each query under the share that is best on the queries of the other half."""
+    if missing := [one for one in by_share.values() if one.statistic == "none"]:
+        return missing[0]
+    several = [*by_share.values()]
+    table = np.stack([one.values for one in several])
+    values, even = np.empty(table.shape[1]), np.arange(table.shape[1]) % 2 == 0
+    for half in (even, ~even):
+        best = int(table[:, ~half].mean(axis=1).argmax())
+        values[half] = table[best, half]
+    return replace(several[0], values=values, score=float(values.mean()))
+
+
+def _sizes(scale: str) -> Scale:
+    return smaller(scale) if scale == "quick" else get_scale(scale)
+
+
+MIXTURE = Experiment(
+    name="04_mixture",
+    description="Lexicon and dense embedders, and two of each kind, by the share of the second: docs",
+    variants=(
+        beside(
+            UNTRAINED,
+            Variant(UNTRAINED, "lens"),
+            Variant(f"{UNTRAINED} dense", "mean", options={"attention": "bidirectional", "template": "lens"}),
+        ),
+        beside("lexicon + dense", MAX, DENSE),
+        beside("lexicon + lexicon", MAX, SUM),
+        beside("dense + dense", DENSE, WEIGHTED),
+    ),
+    sizes=_sizes,
+    measure=measure,
+    inputs=("docs", "instructions/docs.csv"),
+    rerun_variants=(UNTRAINED,),
+)
+EXPERIMENTS = (MIXTURE,)
