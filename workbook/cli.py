@@ -306,7 +306,7 @@ def adapters(
 
     folders = training.export_adapters(model, output)
     print(f"Adapters: {', '.join(map(str, folders))}")
-    print(f"workbook.build(.., adapter={[*map(str, folders)]}) merges them again.")
+    print(f"They are merged again by workbook.build(METHOD, BACKBONE, adapter={[*map(str, folders)]}).")
 
 
 @app.command("import")

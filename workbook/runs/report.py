@@ -23,6 +23,7 @@ from .results import figure_name
 from .runner import read_manifest, read_notebook
 
 _PAGE = "page.html.jinja"
+_DAMAGED = "damaged"  # in place of what the run's manifest says of a notebook that can't be read any more
 _TEMPLATES = jinja2.FileSystemLoader(Path(__file__).parent)
 _FORMULA = re.compile(r"\$(?!\s)([^$`\n]+)(?<!\s)\$(?!\d)")  # as pandoc tells formulas from dollars
 
@@ -137,7 +138,7 @@ def _notebook(path: Path, entry: dict[str, Any]) -> dict[str, Any]:
     except FileNotFoundError:  # not run yet, or begun anew this moment
         pass
     except DamagedFileError as error:
-        row["problem"] = str(error)
+        row |= {"status": _DAMAGED, "problem": str(error)}
     return row
 
 
