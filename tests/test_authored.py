@@ -652,6 +652,32 @@ def test_published_ablations_of_causal2vec_are_those_that_the_text_speaks_of():
     assert (order.diff(axis=1).iloc[:, 1:] < 0).all(axis=None)
 
 
+def test_what_the_text_calls_consistent_is_so_on_average_and_not_in_every_kind_of_task():
+    """Causal2Vec, section 4.5.3 and appendix C.2, against tables 12 and 10."""
+    for part, better, worse, expected in (
+        ("position", "after", "before", {"S-LLaMA-1.3B": {"Clustering"}, "Mistral-7B": {"Classification"}}),
+        (
+            "representation",
+            "encoder+eos",
+            "eos",
+            {
+                "S-LLaMA-1.3B": {"Reranking", "PairClassification", "STS", "Summarization"},
+                "Mistral-7B": {"Clustering", "Classification"},
+            },
+        ),
+        (
+            "representation",
+            "contextual+eos",
+            "eos",
+            {"S-LLaMA-1.3B": {"STS"}, "Mistral-7B": {"Clustering", "Classification"}},
+        ),
+    ):
+        scores = papers.published(f"causal2vec_{part}").set_index(["model", "variant", "task_type"])["score"].unstack()
+        gains = scores.xs(better, level="variant") - scores.xs(worse, level="variant")
+        assert (gains["average"] > 0).all()
+        assert {model: {*gains.columns[row < 0]} for model, row in gains.iterrows()} == expected
+
+
 def test_published_encoders_are_below_what_is_built_on_them_and_one_row_is_misprinted():
     scores, means = columns_of(papers.published("causal2vec_encoders"), "model", "encoder")
     gaps = scores["average"] - means

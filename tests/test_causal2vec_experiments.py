@@ -1,6 +1,7 @@
 """What the experiments of notebook 05 measure, on a tiny backbone."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.special import log_softmax
@@ -127,3 +128,29 @@ def test_variants_differ_in_what_they_say_they_do():
         assert len({*prints}) == len(prints)
         recipes = {one.trained_by("cpu", "smollm2-135m").fingerprint() for one in experiment.variants}
         assert len(recipes) == 1  # all are trained alike
+
+
+LOST = "{} did not learn: its loss on held-out pairs{} is 3.40 (chance 3.47)."
+
+
+@pytest.mark.parametrize(
+    ("losses", "scored", "why"),
+    [
+        ({"whole": 1.5}, [], ""),  # the last token: no half
+        ({"whole": 3.4}, [], LOST.format("V", "")),
+        ({"whole": 1.5, "context": 2.9}, ["context"], ""),
+        ({"whole": 1.5, "context": 3.4}, ["context"], LOST.format("V", " by its contextual half")),
+        ({"whole": 1.5, "encoder": 3.4}, ["encoder"], LOST.format("V", " by its contextual half")),
+        ({"whole": 1.5, "eos": 3.4, "context": 2.0}, ["eos", "context"], ""),  # the claim is not about EOS
+        ({"whole": 3.4, "context": 2.0}, ["context"], LOST.format("V", "")),
+        ({"whole": 1.5}, ["context"], "Whether its contextual half learned was not measured."),
+    ],
+)
+def test_a_whole_whose_contextual_half_did_not_learn_is_told(losses, scored, why):
+    rows = [("loss", part, loss + move, seed) for part, loss in losses.items() for seed, move in enumerate((-0.1, 0.1))]
+    rows += [("score", part, 50.0, 0) for part in ["whole", *scored]]
+    frame = pd.DataFrame(rows, columns=["metric", "part", "score", "seed"]).assign(variant="V", source="recorded")
+    other = frame.assign(variant="W", score=1.0)
+    live = frame.assign(source="this run", score=1.0)
+    expected = "Whether its contextual half learned was not measured." if why.startswith("Whether") else ""
+    assert causal2vec.parts_learned(pd.concat([frame, other, live])) == {"V": why, "W": expected}

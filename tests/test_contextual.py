@@ -1,5 +1,6 @@
 """The contextual token: by hand, what sees what, what trains, and the encoder's odd inputs."""
 
+import re
 import warnings
 
 import numpy as np
@@ -17,7 +18,7 @@ from workbook import backbones, probes
 from workbook.corpora.docs import load_docs
 from workbook.errors import AttentionError, DamagedFileError, InvalidValueError, UnknownNameError
 from workbook.files import ROOT
-from workbook.modules import ContextualPooling, ContextualTokens, Decoder
+from workbook.modules import ContextualPooling, ContextualTokens, Decoder, Pooling, load_embedder
 from workbook.modules.context_length import context_length
 from workbook.templates import CONTEXT, TEMPLATES
 from workbook.tiny import tiny_tokenizer
@@ -479,6 +480,42 @@ def test_in_a_chat_the_token_stands_behind_the_opener():
         assert row.pooling_mask == [0] * (len(front) + 2) + [1] + [0] * len(closer) + [1]
 
 
+CHAT = "{{ bos_token }}{% for m in messages %}[INST] {{ m['content'] }} [/INST]{% endfor %}"
+"""The chat of Mistral's and Llama 2's tokenizers, in short."""
+
+
+@pytest.mark.parametrize("instruction", [None, INSTRUCTION])
+@torch.no_grad()
+def test_a_chat_model_is_built_with_the_chat_form(build, instruction):
+    """Of a tokenizer with a chat template too the marks are laid out once, and C stands between opener and text."""
+    model = build("tiny-mistral", template="causal2vec-chat")
+    model.tokenizer.chat_template = CHAT  # sentence-transformers would lay texts out by it once more
+    tokenizer, table = model.tokenizer, model[0].decoder.get_input_embeddings()
+
+    def ids(text):
+        return tokenizer(text, add_special_tokens=False).input_ids
+
+    front = [tokenizer.bos_token_id, *ids(f"[INST] {instruction}" if instruction else "[INST]")]
+    expected, means = [], []
+    for text in NOTES:
+        back = [*ids(text), *ids(" [/INST]"), tokenizer.eos_token_id]
+        features = model.preprocess([text], prompt=instruction)
+        assert features["input_ids"].tolist() == [[*front, CONTEXT, *back]]
+        assert features["context_mask"].tolist() == [[0] * len(front) + [1] + [0] * len(back)]
+        read = model[0](features)
+        token = read["context"][0]
+        inputs = torch.cat([table(torch.tensor(front)), token, table(torch.tensor(back))])
+        states = model[0].decoder(inputs_embeds=inputs.unsqueeze(0)).last_hidden_state[0]
+        expected.append(torch.cat([states[len(front)], states[-1]]).numpy())
+        of_text = [*range(len(front) + 1, len(front) + 1 + len(ids(text))), len(states) - 1]
+        means.append(states[of_text].mean(dim=0).numpy())  # neither marks nor instruction nor C: the text and EOS
+    close(model.encode(NOTES, prompt=instruction), np.stack(expected), atol=1e-4)
+    pooled = type(model)(modules=[model[0], Pooling("mean", 32)], device="cpu")
+    close(pooled.encode(NOTES, prompt=instruction), np.stack(means), atol=1e-4)
+    with pytest.raises(InvalidValueError, match="bare instruction, which the template lays out"):
+        model.encode(NOTES, prompt=f"Instruct: {instruction}\nQuery: ")
+
+
 # Odd inputs
 
 
@@ -634,6 +671,25 @@ def test_a_length_far_from_a_words_is_told(build, length, far):
     told = [str(one.message) for one in told if "times as long as a word" in str(one.message)]
     assert len(told) == far
     assert not far or f"begins {length:.2f} times" in told[0]
+
+
+@pytest.mark.parametrize(("factor", "far"), [(1, False), (0.2, True), (7, True)])
+def test_a_saved_model_whose_token_is_far_from_a_word_is_told_of_when_it_is_loaded(build, tmp_path, factor, far):
+    """Whether it was built so or trained so; its weights stay as they were saved."""
+    model = build()
+    with torch.no_grad():
+        model[0].context.mlp[2].weight *= factor
+    model.save(str(tmp_path))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        again = load_embedder(tmp_path, device="cpu")
+    assert differing(model, again) == []
+    told = [str(one.message) for one in told if "times as long as a word" in str(one.message)]
+    assert len(told) == far
+    if far:
+        said = re.search(r"of this model is ([\d.]+) times", told[0])[1]
+        assert float(said) == pytest.approx(factor, rel=0.1)
+    load_embedder(tmp_path, device="meta")  # where nothing can be measured
 
 
 @pytest.mark.parametrize("length", ["words", 0, -1.0, float("nan"), float("inf"), True, None, [1]])

@@ -1,5 +1,8 @@
 """Inside a decoder that reads contextual tokens: lengths, sinks, ranks and gradients, against second computations."""
 
+import json
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,16 +13,22 @@ import torch.nn.functional as F
 from training_tools import differing, stage, tiny, trained, weights, write_encoder
 
 import workbook
-from workbook import probes
+from workbook import backbones, probes
+from workbook.corpora.authored import instruction_of
 from workbook.corpora.docs import load_docs
 from workbook.errors import InvalidValueError, UnknownNameError
 from workbook.evaluation import SUITES
+from workbook.evaluation.effects import effect
 from workbook.evaluation.outcomes import Outcomes
-from workbook.experiments import sinks
+from workbook.experiments import Record, sinks
 from workbook.explore import SinkExplorer
+from workbook.methods import icl
 from workbook.modules import ContextualPooling
+from workbook.papers import claims
 from workbook.scale import get_scale
+from workbook.templates import CONTEXT
 from workbook.training import Adapter
+from workbook.training.recipe import Recipe
 
 TEXTS = ["Basil likes warm soil.", "a", "Compost turned weekly is ready in twelve weeks."]
 OTHERS = ["Warm soil suits basil.", "b", "Twelve weeks make compost."]
@@ -224,6 +233,56 @@ def test_encoders_differ_in_what_they_know_alone():
     trainings = {one.trained_by("night", "smollm2-135m").fingerprint() for one in (*variants, *sinks.LENGTH.variants)}
     assert len(trainings) == 1
     assert len({sinks.DOSE.fingerprint(one, 0, "night", "smollm2-135m") for one in variants}) == 5
+
+
+def test_examples_are_one_factor_and_the_token_the_other():
+    """Of SmolLM2's inputs: what the arms read of one query and one document differs in nothing else."""
+    tokenizer, read = backbones.load_tokenizer("smollm2-135m"), {}
+    for one in sinks.EXAMPLES.variants:
+        layout = one.chain("night", "smollm2-135m").layout()
+        for asked in (instruction_of("DocsRetrieval"), None):
+            (row,) = layout.encode(tokenizer, ["a cat"], asked, 48, contextual_tokens=1)
+            read[one.name, bool(asked)] = row.input_ids
+    responses = [response for _, response in icl.examples()[instruction_of("DocsRetrieval")]]
+    for method in ("causal2vec", "last token"):
+        plain, shown = (read[f"{method}, {kind}", True] for kind in ("no examples", "examples"))
+        assert shown[0] == plain[0] == tokenizer.bos_token_id
+        assert shown[-len(plain) + 1 :] == plain[1:]
+        between = tokenizer.decode(shown[1 : -len(plain) + 1])
+        assert [between.count(response) for response in responses] == [1, 1, 1]
+        assert read[f"{method}, examples", False] == read[f"{method}, no examples", False]
+    for kind in ("examples", "no examples"):
+        for asked in (True, False):
+            with_token, without = (read[f"{method}, {kind}", asked] for method in ("causal2vec", "last token"))
+            assert with_token.count(CONTEXT) == 1
+            assert [token for token in with_token if token != CONTEXT] == without
+    trainings = {one.trained_by("night", "smollm2-135m").fingerprint() for one in sinks.EXAMPLES.variants}
+    assert len(trainings) == 1
+    assert len({sinks.EXAMPLES.fingerprint(one, 0, "night", "smollm2-135m") for one in sinks.EXAMPLES.variants}) == 4
+
+
+@pytest.mark.parametrize("method", ["causal2vec", "last token"])
+def test_arms_with_examples_are_trained_by_them(encoder, own, tmp_path, method):
+    """On a tiny backbone, which has no chat, with an example short enough for it."""
+    asked = instruction_of("DocsRetrieval")
+    lines = Path(own["contrastive"]).read_text(encoding="utf-8").splitlines()
+    pairs = [json.loads(line) | {"instruction": asked} for line in lines]
+    (tmp_path / "asked.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs), encoding="utf-8")
+    own = own | {"contrastive": str(tmp_path / "asked.jsonl")}
+    given = stage(own, "contrastive", name="contextual", steps=2, max_length=200, gradient_checkpointing=True)
+    made = {}
+    for kind in ("examples", "no examples"):
+        arm = sinks.EXAMPLES.variant(f"{method}, {kind}")
+        options = {**arm.options, "suffix": "eos", "max_length": 200}
+        options |= {"encoder": encoder} if arm.method == "causal2vec" else {}
+        options |= {"examples": {asked: [("a query", "its answer")]}} if "examples" in arm.options else {}
+        arm = replace(arm, options=options, recipe=lambda *_: Recipe(stages=(given,)))
+        made[kind] = arm.train(0, "quick", "tiny-llama", progress=False)
+    assert made["examples"].history["loss"][0] != pytest.approx(made["no examples"].history["loss"][0], abs=1e-4)
+    vectors = {kind: one.model.encode(TEXTS, prompt=asked) for kind, one in made.items()}
+    assert {one.shape for one in vectors.values()} == {(len(TEXTS), 64 if method == "causal2vec" else 32)}
+    assert all(np.isfinite(one).all() for one in vectors.values())
+    assert np.abs(vectors["examples"] - vectors["no examples"]).max() > 1e-4
 
 
 def test_what_is_written_down_before(build, own):
@@ -446,3 +505,65 @@ def test_effects_of_the_factorial_by_hand():
     assert whole["effect"].tolist() == pytest.approx(expected)
     assert (whole["low"] < whole["effect"]).all()
     assert (whole["effect"] < whole["high"]).all()
+
+
+AT_TWO_LENGTHS = [
+    *(f"causal2vec-over-last-token{of}" for of in ("", "-retrieval", "-sts")),
+    *("causal2vec-recency", "causal2vec-norms"),
+]
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """Of the seeds that all variants have, while others are being recorded."""
+    rows = Record(sinks.LENGTH, "night", "smollm2-135m").load(stale=True).assign(source="recorded")
+    return rows[rows.groupby("seed")["variant"].transform("nunique") == len(sinks.LENGTH.variants)]
+
+
+def test_claims_are_judged_at_both_lengths(recorded):
+    """Each clause at torch's length has its like at a word's, and the factorial has all that they name."""
+    for name in AT_TWO_LENGTHS:
+        claim = claims.get(name)
+        at = [[clause for clause in claim.rule if f"_at_{length}_length" in clause] for length in ("torch", "word")]
+        assert [clause.replace("_at_torch_", "_at_word_") for clause in at[0]] == at[1]
+        assert [*claim.rule] == [*at[0], *at[1]]
+        assert {*claim.names()} <= {*sinks.claimed(recorded)}, name
+    others = {claim.id for claim in claims.load().values() if any("_length" in one for one in claim.rule)}
+    assert others == {*AT_TWO_LENGTHS}
+
+
+@pytest.mark.parametrize(("learned", "tested"), [(2.5, True), (3.4, False)])
+def test_at_a_length_the_contextual_half_has_to_have_learned(recorded, learned, tested):
+    """The record with other losses of that half: at torch's length at chance, at a word's as given."""
+    word, rows = sinks.name("MiniLM", "a word's length"), recorded.copy()
+    of_half = (rows["metric"] == "loss") & (rows["part"] == "context")
+    rows.loc[of_half, "score"] = rows.loc[of_half, "variant"].eq(word).map({True: learned, False: 3.4})
+    for name in AT_TWO_LENGTHS:
+        found = claims.judge(claims.get(name), sinks.claimed(rows), scale="night").findings
+        whys = {clause: one.why for clause, one in found.items()}
+        assert all("by its contextual half" in why for clause, why in whys.items() if "_at_torch_" in clause)
+        at_word = [one for clause, one in found.items() if "_at_word_" in clause]
+        assert [not one.why for one in at_word] == [tested] * len(at_word)
+        assert all((one.effect.error is not None) == tested for one in at_word)
+
+
+def test_effects_at_two_lengths_are_differences_of_the_recorded_scores(recorded):
+    found = sinks.claimed(recorded)
+    scores = recorded[recorded["part"] == "whole"].pivot_table("score", "variant", ["metric", "task"])
+    for length, label in (("torch", "torch's length"), ("word", "a word's length")):
+        gaps = scores.loc[sinks.name("MiniLM", label)] - scores.loc[sinks.LAST]
+        for ending, keys in {
+            "": [("score", task) for task in SUITES["docs"].tasks],
+            "_retrieval": [("score", "DocsRetrieval")],
+            "_sts": [("score", "ParaphraseLadder")],
+            "_recency": [("recency", "documents")],
+        }.items():
+            names = {f"causal2vec{ending}_at_{length}_length": 1.0, f"last_token{ending}": -1.0}
+            both = {name: found[name].on([task for _, task in keys]) for name in names}
+            assert effect(names, both).value == pytest.approx(gaps[keys].mean(), abs=0.02)
+        norms = recorded.query("metric == 'norm' and variant == @sinks.name('MiniLM', @label)")
+        means = norms.groupby("part")["score"].mean()
+        names = {f"eos_norm_at_{length}_length": 1.0, f"contextual_norm_at_{length}_length": -1.0}
+        assert effect(names, {name: found[name] for name in names}).value == pytest.approx(
+            means["eos"] - means["context"], abs=0.02
+        )

@@ -20,6 +20,7 @@ from ..methods import causal2vec
 from ..modules import ContextualPooling
 from ..modules.contextual import REPRESENTATIONS
 from ..templates import TEMPLATES
+from .compare import judged, learned
 from .grid import SUITES, Experiment, Variant
 from .suite import read_once, row, smaller, suites_and_loss
 
@@ -50,9 +51,13 @@ def variant(name: str, representation: str = "concat", suffix: str = "answer", *
     return Variant(name, "causal2vec", _STAGE, own | options)
 
 
-def without_context() -> dict[str, Any]:
-    """Causal2Vec's template without the contextual token, as plain data."""
-    template = TEMPLATES["causal2vec"].model_dump(mode="json")
+def without_context(name: str = "causal2vec") -> dict[str, Any]:
+    """A template of Causal2Vec without the contextual token, as plain data.
+
+    Args:
+        name: Its name in `workbook.templates.TEMPLATES`.
+    """
+    template = TEMPLATES[name].model_dump(mode="json")
     for form in ("instructed", "plain"):
         template[form] = [piece for piece in template[form] if piece[0] != "{context}"]
     return template
@@ -75,6 +80,25 @@ def halves(model: SentenceTransformer) -> dict[str, SentenceTransformer]:
     poolings = {part: ContextualPooling(width, representation=part) for part in REPRESENTATIONS[whole]}
     poolings["equal lengths"] = ContextualPooling(width, representation=whole, equal_lengths=True)
     return {part: type(model)(modules=[model[0], one], device=str(model.device)) for part, one in poolings.items()}
+
+
+def parts_learned(rows: pd.DataFrame) -> dict[str, str]:
+    """Whether each variant learned, and the half of its vector that comes of the contextual token learned too.
+
+    A whole can learn by the state of EOS alone: a claim about the contextual token would then judge a half at chance.
+
+    Args:
+        rows: As from ``Run.experiment``: columns source, variant, seed, metric, part and score.
+
+    Returns:
+        As :func:`~.compare.learned`; a half of which scores are there and no loss is said not to have been measured.
+    """
+    rows = judged(rows)
+    whole, halves = rows[rows["part"] == "whole"], rows[rows["part"].isin(["context", "encoder"])]
+    unmeasured = dict.fromkeys(halves["variant"], "Whether its contextual half learned was not measured.")
+    of_half = learned(halves[halves["metric"] == "loss"], of="held-out pairs by its contextual half")
+    of_whole = learned(whole[whole["metric"] == "loss"])
+    return {variant: why or (unmeasured | of_half).get(variant, "") for variant, why in of_whole.items()}
 
 
 def texts_by_kind(sizes: Scale) -> dict[str, tuple[list[str], str | None]]:

@@ -19,7 +19,9 @@ LENGTHS = ("word", "torch")
 """Names of the lengths at which a contextual token begins; see :func:`contextual_decoder`."""
 
 LIKE_WORDS = (0.5, 3.0)
-"""Lengths of a contextual token, by the mean length of a word embedding, outside of which a build warns."""
+"""Lengths of a contextual token, by the mean length of a word embedding, outside of which build and load warn."""
+
+_FEW = 8  # paragraphs that are read when a model is loaded: half a second on a core, and within some per cent of 64
 
 
 def contextual_decoder(
@@ -83,19 +85,39 @@ def contextual_decoder(
         with torch.no_grad():
             context.mlp[2].weight *= wanted / found
         found = wanted
-    shortest, longest = LIKE_WORDS
-    if not shortest <= found <= longest:
-        warnings.warn(
-            f"The contextual token begins {found:.2f} times as long as a word embedding of the decoder, expected "
-            f"{shortest} to {longest}. A short one can become a second attention sink, a long one drowns the words. "
-            'encoder_options={"length": "word"} scales it.',
-            stacklevel=2,
-        )
+    _warn_if_far(found, "begins", 'encoder_options={"length": "word"} scales it.')
     return made
 
 
+def check_loaded(module: ContextualDecoder) -> None:
+    """Warn if the contextual token of a saved model is far from a word's length, as it was built or as it was trained.
+
+    Nothing is changed: a length that training chose is part of the model. On the meta device nothing can be measured.
+
+    Args:
+        module: A decoder that reads contextual tokens.
+
+    Raises:
+        MissingDataError: The authored texts are not there.
+    """
+    if module.encoder.device.type != "meta":
+        hint = "workbook.probes.contextual_norms says in which texts it is a sink."
+        _warn_if_far(context_length(module, _FEW), "of this model is", hint)
+
+
+def _warn_if_far(found: float, verb: str, hint: str) -> None:
+    shortest, longest = LIKE_WORDS
+    if not shortest <= found <= longest:
+        warnings.warn(
+            f"The contextual token {verb} {found:.2f} times as long as a word embedding of the decoder, expected "
+            f"{shortest} to {longest}. A short one can become a second attention sink, a long one drowns the words. "
+            f"{hint}",
+            stacklevel=3,
+        )
+
+
 @torch.no_grad()
-def context_length(module: ContextualDecoder) -> float:
+def context_length(module: ContextualDecoder, paragraphs: int | None = None) -> float:
     """Mean length of the contextual tokens of 64 fixed paragraphs, by the mean length of the decoder's word embeddings.
 
     The paragraphs are the authored graded sentences, each with the five that are graded against it: some 90 words.
@@ -105,12 +127,14 @@ def context_length(module: ContextualDecoder) -> float:
 
     Args:
         module: A decoder that reads contextual tokens.
+        paragraphs: Number of paragraphs, the first ones; None for all.
 
     Raises:
         MissingDataError: The authored texts are not there.
     """
     sentences = graded().groupby("source", sort=False)  # of no task: they are there to be trained on
     texts = [" ".join([group["sentence1"].iloc[0], *group["sentence2"]]) for _, group in sentences]
+    texts = texts[:paragraphs]
     own = module.encoder_tokenizer(texts, truncation=True, padding=True, return_tensors="pt")
     made = module.read_ahead(own.to(module.encoder.device))
     return float(made.float().norm(dim=-1).mean()) / word_length(module.decoder)

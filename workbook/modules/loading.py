@@ -13,13 +13,16 @@ from sentence_transformers.base.modules.module import Module
 
 from .. import backbones
 from ..errors import InvalidValueError
+from .context_length import check_loaded
+from .contextual import ContextualDecoder
 
 
 def load_embedder(folder: str | os.PathLike, *, trust_remote_code: bool = False, **options: Any) -> SentenceTransformer:
     """A saved model, made of this library's modules and of sentence-transformers' own.
 
     A folder names the classes of its modules. ``SentenceTransformer(folder)`` refuses this library's classes, and with
-    ``trust_remote_code`` it accepts any, even the folder's own Python files.
+    ``trust_remote_code`` it accepts any, even the folder's own Python files. A warning says when a contextual token is
+    far from as long as a word: a sink may have its place.
 
     Args:
         folder: As ``model.save`` wrote it.
@@ -46,13 +49,16 @@ def load_embedder(folder: str | os.PathLike, *, trust_remote_code: bool = False,
         if not trust_remote_code:
             _refuse_activations(folder)
         # Classes that are given are not looked up by name; sentence-transformers itself refuses all others.
-        return SentenceTransformer._load_with_module_classes(
+        model = SentenceTransformer._load_with_module_classes(
             str(folder),
             dict(_own(Module)),
             trust_remote_code=trust_remote_code,
             model_kwargs=model_kwargs,
             **options,
         )
+    if isinstance(first := next(iter(model), None), ContextualDecoder):
+        check_loaded(first)
+    return model
 
 
 def _own(kind: type[Module]) -> Iterator[tuple[str, type[Module]]]:
