@@ -196,8 +196,12 @@ def test_lens_as_published():
     assert (chain.pooling, chain.attention, chain.template) == ("lexicon", "bidirectional", "lens")
     assert (stage.learning_rate, stage.batch_size, stage.negatives, stage.max_length) == (1e-4, 512, 7, 512)
     assert (stage.adapter.rank, stage.adapter.alpha, stage.adapter.dropout) == (32, 64, 0.1)
-    assert (stage.options["temperature"], stage.teacher) == (0.02, "BAAI/bge-reranker-large")
+    assert (stage.options["temperature"], stage.teacher, stage.data) == (0.02, "stored", "bge-full")
     assert stage.options.get("in_batch", True)
+    assert (stage.others.batch_size, stage.others.in_batch) == (256, False)
+    assert all(
+        recipe("lens", scale, "tiny-llama").stages[0].others is None for scale in ("quick", "cpu", "night", "gpu")
+    )
     assert not stage.blend  # a batch comes from one data set
 
 

@@ -16,6 +16,7 @@ from workbook.resolved import ADDED_LATER, digest, resolved, resolved_options
 from workbook.scale import get_scale
 from workbook.templates import Piece, Template, get_template
 from workbook.training import Adapter, Recipe, Stage
+from workbook.training.recipe import Others
 from workbook.training.run import Training
 
 FORM = (Piece("{bos}", False), Piece("{examples}", False), Piece("{text} of ", False), Piece("{eos}", True))
@@ -59,6 +60,7 @@ def stages(data):
         "blend": True,
         "mixed": True,
         "teacher": "minilm",
+        "others": Others(batch_size=3, in_batch=True),
         "steps": 11,
         "batch_size": 4,
         "accumulation": 2,

@@ -68,7 +68,7 @@ def test_a_teacher_reads_the_texts_of_a_batch_without_instructions(blend):
             zip(QUERIES, DOCUMENTS, strict=True)]  # fmt: skip
     if blend:
         rows = [{name: {"instruction": "Find", "text": text} for name, text in row.items()} for row in rows]
-    collator = TaughtCollator(tiny("lens")[0].preprocess, prompts={"query": "Find it"}, taught=True)
+    collator = TaughtCollator(tiny("lens")[0].preprocess, prompts={"query": "Find it"}, taught={"own"})
     batch = collator([row | {"dataset_name": "own"} for row in rows])
     assert batch[TAUGHT] == [[query, *documents] for query, documents in zip(QUERIES, DOCUMENTS, strict=True)]
 

@@ -436,7 +436,7 @@ NO_TEXT = {"query": "a", "positive": "b"}
             "dcos",
             "mntp",
             UnknownNameError,
-            r"source 'dcos'. Did you mean 'docs'\? .*docs, docs-mined, .*, wikitext, wiki1m, e5\..*\.csv",
+            r"source 'dcos'. Did you mean 'docs'\? .*docs, docs-mined, .*, wikitext, wiki1m, e5, bge-full\..*\.csv",
         ),
         ("docs", "simsce", UnknownNameError, "objective 'simsce'. Did you mean 'simcse'"),
         (
@@ -445,7 +445,7 @@ NO_TEXT = {"query": "a", "positive": "b"}
             InvalidValueError,
             r"source: expected one that has texts \(docs, wikitext, wiki1m, or a",
         ),
-        ("wiki1m", "contrastive", InvalidValueError, r"has pairs \(docs, docs-mined, .*e5, or a file\), got 'wiki1m'"),
+        ("wiki1m", "contrastive", InvalidValueError, r"has pairs \(docs, .*e5, bge-full, or a file\), got 'wiki1m'"),
         ("nowhere/mine.jsonl", "simcse", MissingDataError, r"expected a file .* at nowhere/mine\.jsonl, found nothing"),
         ("mine.txt", "simcse", MissingDataError, r"at mine\.txt, found nothing"),
         ("tests", "simcse", MissingDataError, "at tests, found a folder"),

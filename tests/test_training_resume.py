@@ -368,6 +368,7 @@ def test_what_a_kept_stage_takes_for_granted():
         "blend": False,
         "mixed": False,
         "teacher": None,
+        "others": None,
         "accumulation": 1,
         "warmup_steps": 0,
         "decay_steps": None,

@@ -55,6 +55,27 @@ def write_data(folder, texts=TEXTS, name="texts"):
     return {kind: str(folder / f"{name}.{ending[found.reads]}") for kind, found in OBJECTIVES.items()}
 
 
+def write_mixed(folder):
+    """A file of two tasks, as bge-en-icl's data are published: 24 rows of retrieval with scores, 16 of classes."""
+    rows = []
+    for number, text in enumerate(TEXTS):
+        query, hard = " ".join(text.split()[::-1]), [text.upper(), f"{text} no more"]
+        scores = {"pos_scores": [3.0 + number / 10], "neg_scores": [1.0 - number / 20, number / 30]}
+        rows.append({"query": query, "pos": [text], "neg": hard, "prompt": "Find it", "type": "normal", **scores})
+    for number, text in enumerate(EVEN):
+        label, *others = [("even", "odd", "none"), ("odd", "even", "none")][number % 2]
+        rows.append({"query": text, "pos": [label], "neg": others, "prompt": "Class", "type": "symmetric_class"})
+    path = folder / "both.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def mixed(folder, **changes):
+    """A short stage on them, with the stored scores: eight batches an epoch, four of each task."""
+    sizes = {"batch_size": 6, "others": {"batch_size": 4}, "teacher": "stored", "max_length": 64}
+    return stage({"contrastive": write_mixed(folder)}, "contrastive", **sizes | changes)
+
+
 def write_encoder(folder, limit):
     """A random BERT of two layers, with its usual dropout, as transformers saves it; it reads ``limit`` tokens."""
     tokenizer = deepcopy(tiny_tokenizer())

@@ -19,7 +19,7 @@ _LATENT = {"mlp_ratio": 4, "train_dictionary": True}
 ADDED_LATER: dict[str, dict[str, Any]] = {
     "Adapter": {"keep_zeros": False},
     "Chain": {"prefix_cache": False},
-    "Stage": {"mixed": False, "frozen": False, "context_alone": False, "context_rate": 1.0},
+    "Stage": {"mixed": False, "others": None, "frozen": False, "context_alone": False, "context_rate": 1.0},
     "latent_attention pooling": _LATENT,
     "LatentAttention": _LATENT,
     "self_attention pooling": {"mlp_ratio": 4},

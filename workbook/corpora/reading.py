@@ -274,12 +274,18 @@ def rows_of(
         )
 
 
-def arrow(path: Path, rows: Callable[..., Iterator[dict[str, str]]], **options: Any) -> Dataset:
+def arrow(
+    path: Path | Sequence[Path],
+    rows: Callable[..., Iterator[dict[str, Any]]],
+    numbers: Sequence[str] = (),
+    **options: Any,
+) -> Dataset:
     """Rows of a file as an Arrow table in the cache, made once for the file's content; it stays on disk.
 
     Args:
-        path: The file.
+        path: The file, or the files that are one table.
         rows: A function of a module that reads it: of ``path`` and the options, it returns rows of strings.
+        numbers: Names of fields that are no strings: lists of numbers, or None.
         **options: Values that JSON takes.
 
     Raises:
@@ -288,11 +294,12 @@ def arrow(path: Path, rows: Callable[..., Iterator[dict[str, str]]], **options: 
     """
     from datasets import Dataset
 
-    content = json.dumps([sha256(path), rows.__module__, rows.__qualname__, options])
+    parts = sha256(path) if isinstance(path, Path) else [sha256(one) for one in path]
+    content = json.dumps([parts, rows.__module__, rows.__qualname__, options])
     kept = cache_path("datasets", hashlib.sha256(content.encode()).hexdigest()[:24])
 
     def write(folder: Path) -> None:
-        _write_table(folder / _TABLE, rows(path, **options))
+        _write_table(folder / _TABLE, rows(path, **options), numbers)
         write_checksums(folder, [_TABLE])
 
     make_once(kept, write)
@@ -300,12 +307,12 @@ def arrow(path: Path, rows: Callable[..., Iterator[dict[str, str]]], **options: 
     return Dataset.from_file(str(kept / _TABLE))
 
 
-def _write_table(path: Path, rows: Iterator[dict[str, str]]) -> None:
-    """Write rows of strings as an Arrow stream, with one batch in memory at a time."""
+def _write_table(path: Path, rows: Iterator[dict[str, Any]], numbers: Sequence[str]) -> None:
+    """Write rows of strings, and lists of numbers, as an Arrow stream, with one batch in memory at a time."""
     import pyarrow as pa
 
     batch = list(islice(rows, _BATCH))
-    schema = pa.schema([(name, pa.string()) for name in batch[0]])
+    schema = pa.schema([(name, pa.list_(pa.float64()) if name in numbers else pa.string()) for name in batch[0]])
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as stream:
         while batch:
             stream.write_batch(pa.RecordBatch.from_pylist(batch, schema))

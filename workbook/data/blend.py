@@ -10,6 +10,7 @@ from datasets import Dataset
 
 from ..corpora.authored import graded, hard_negatives, instruction_of, reviews
 from ..corpora.docs import load_docs
+from ..corpora.scored import RETRIEVAL, TASK
 from ..errors import MissingDataError
 from .curation import from_classes, from_graded
 
@@ -36,7 +37,7 @@ def docs_mined(rows: int | None = MINED, mining: str = "95") -> dict[str, Datase
         UnknownNameError: No such mining.
         MissingDataError: None of the mined pairs is in this machine's corpus.
     """
-    return {"docs": _dataset(_mined(rows, mining), "DocsRetrieval")}
+    return {"docs": _dataset(_mined(rows, mining), "DocsRetrieval", RETRIEVAL)}
 
 
 def docs_blend(clusters: str = "examples", classes: str = "labels") -> dict[str, Dataset]:
@@ -66,10 +67,10 @@ def docs_blend(clusters: str = "examples", classes: str = "labels") -> dict[str,
     packages = from_classes(train["query"], train["package"], documents=clusters, negatives=NEGATIVES)
     polarity = from_classes(praise["text"], praise["label"], documents=classes, negatives=NEGATIVES)
     return {
-        "retrieval": _dataset(_mined(MINED, "95").head(_RETRIEVAL), "DocsRetrieval"),
-        "packages": _dataset(packages, "PackageClustering", symmetric=clusters == "examples"),
-        "reviews": _dataset(polarity, "ReviewClassification", symmetric=classes == "examples"),
-        "graded": _dataset(from_graded(graded(), negatives=NEGATIVES), "ParaphraseLadder", symmetric=True),
+        "retrieval": _dataset(_mined(MINED, "95").head(_RETRIEVAL), "DocsRetrieval", RETRIEVAL),
+        "packages": _dataset(packages, "PackageClustering", "clustering", symmetric=clusters == "examples"),
+        "reviews": _dataset(polarity, "ReviewClassification", "classification", symmetric=classes == "examples"),
+        "graded": _dataset(from_graded(graded(), negatives=NEGATIVES), "ParaphraseLadder", "sts", symmetric=True),
     }
 
 
@@ -104,8 +105,8 @@ def _drawn(mined: pd.DataFrame, documents: list[str]) -> pd.DataFrame:
     return mined.assign(**dict(zip(names, zip(*found, strict=True), strict=True)))
 
 
-def _dataset(rows: pd.DataFrame, task: str, *, symmetric: bool = False) -> Dataset:
+def _dataset(rows: pd.DataFrame, name: str, task: str, *, symmetric: bool = False) -> Dataset:
     """The rows with the instruction of an offline task on the query, and in a symmetric task on the documents too."""
-    said = instruction_of(task)
-    told = rows.assign(query_instruction=said, document_instruction=said if symmetric else "")
+    said = instruction_of(name)
+    told = rows.assign(query_instruction=said, document_instruction=said if symmetric else "", **{TASK: task})
     return Dataset.from_pandas(told, preserve_index=False)

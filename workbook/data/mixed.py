@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 
 from ..corpora.reading import records
+from ..corpora.scored import RETRIEVAL
 from ..errors import DamagedFileError, InvalidValueError, MissingDataError, UnknownNameError, whole
 from ..files import atomic_file
 from .curation import from_classes, from_graded, mine
 from .filters import bm25_similarity, leaked
 from .prompts import plain
-from .sources import RETRIEVAL
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -12,7 +12,7 @@ import json
 import os
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,6 +23,7 @@ from datasets import Dataset
 from safetensors.numpy import load_file, save_file
 
 from ..corpora.public import chunks
+from ..corpora.scored import RETRIEVAL, SCORES, TASK
 from ..errors import InvalidValueError, whole
 from ..files import cache_path, make_once, verify_checksums, write_checksums
 from ..objectives import get as get_objective
@@ -44,20 +45,31 @@ class TrainingData:
     Attributes:
         datasets: Data sets by name; a batch comes from one of them, since all its rows share their instructions. The
             columns are in the order of the loss: ``chunk`` (lists of token ids, all of one length); or ``text``; or
-            ``query``, ``positive`` and hard negatives (strings; in a blend each with its instruction).
+            ``query``, ``positive`` and hard negatives (strings; in a blend each with its instruction), with a teacher's
+            scores as the last column, a list of numbers for each row.
         prompts: The bare instruction by data set and column. A column without one is left out.
         fingerprint: Hex sha256 over names, columns, prompts and rows in their order; the same content has the same
             fingerprint in every process and on every machine, wherever its file is.
+        tasks: The task by data set, where tasks are told apart.
     """
 
     datasets: dict[str, Dataset]
     prompts: dict[str, dict[str, str]]
     fingerprint: str
+    tasks: dict[str, str] = field(default_factory=dict)
+
+    def texts(self, name: str) -> list[str]:
+        """Names of the columns of a data set that the model reads."""
+        return [column for column in self.datasets[name].column_names if column != SCORES]
+
+    def scored(self, name: str) -> bool:
+        """Whether the rows of a data set have a teacher's scores."""
+        return SCORES in self.datasets[name].column_names
 
     def examples(self) -> Iterator[tuple[str, str | None]]:
         """The first text of each data set, column and instruction, with the instruction or None."""
         for name, dataset in self.datasets.items():
-            for column in dataset.column_names:
+            for column in self.texts(name):
                 if not isinstance(dataset[0][column], dict):
                     yield dataset[0][column], self.prompts[name].get(column)
                     continue
@@ -78,6 +90,8 @@ def load(
     negatives: int | None = None,
     blend: bool = False,
     mixed: bool = False,
+    tasks: bool = False,
+    scores: bool = False,
 ) -> TrainingData:
     """The data of a training stage, from a source by name or from a file.
 
@@ -85,8 +99,9 @@ def load(
     ``.jsonl`` or ``.csv`` with the fields ``query`` and ``positive``; hard negatives are ``negative``, ``negative_1``,
     ..., in every row or in none; ``instruction`` (of the query) and ``document_instruction`` may be absent or blank.
     For a symmetric task give the instruction in both. Rows with different instructions become different data sets.
-    ``task`` names the task of a row if it is not retrieval; it is only read for ``mixed``.
-    Hard negatives are left out for an objective that does not use them.
+    ``task`` names the task of a row if it is not retrieval; it is only read for ``mixed`` and ``tasks``.
+    A ``.jsonl`` file may also be as bge-en-icl's data are published, with a teacher's scores: see
+    :func:`~workbook.corpora.scored.scored`. Hard negatives are left out for an objective that does not use them.
 
     A data set with a single remaining row is left out with a warning, except in a blend: its batches would have no
     negatives. Warnings number the rows of a file from 1, without blank lines and the header.
@@ -104,13 +119,16 @@ def load(
         blend: Make one data set of all pairs, named ``blend``, whose values are {instruction, text}: a batch then mixes
             tasks. Rows with fewer hard negatives than others repeat theirs.
         mixed: Refuse pairs that are all of retrieval.
+        tasks: Make rows of different tasks different data sets, and refuse pairs that are all of retrieval.
+        scores: Keep the scores that a teacher gave rows of retrieval. A warning names data sets without them.
 
     Raises:
         UnknownNameError: No such source, objective or kind of file.
         MissingDataError: No such file, or the public data can't be found.
         InvalidValueError: A source without the kind of data that the objective reads, too little text for a chunk, too
             few distinct rows, a text of more than ``workbook.texts.LONGEST`` characters, an impossible limit, hard
-            negatives that nothing reads, a blend of rows with and without them, or retrieval alone.
+            negatives that nothing reads, a blend of rows with and without them, a blend where tasks or scores are
+            wanted, retrieval alone, or no scores, or not in every row of a data set.
         DamagedFileError: A file with a missing, blank or non-string field, or without rows; the message names file,
             line and field.
 
@@ -126,24 +144,32 @@ def load(
         if negatives:
             raise InvalidValueError("negatives", f"none for {objective}, which has no use for them", negatives)
         negatives = 0
-    name, found = read(source, kind.reads, mixed)
+    if blend and (tasks or scores):
+        raise InvalidValueError("blend", "False where tasks are told apart or have scores", blend)
+    name, found = read(source, kind.reads, mixed or tasks, tasks)
     if kind.reads == "chunks":
         parts = [_part(name, Dataset.from_dict({"chunk": list(_chunks(found, tokenizer, max_length, source))}))]
     elif kind.reads == "texts":
         parts = [_part(name, Dataset.from_dict({"text": found}))]
     else:
+        left = {*([] if tasks else [TASK]), *([] if scores else [SCORES])}
+        found = {name: pairs.remove_columns(sorted(left & {*pairs.column_names})) for name, pairs in found.items()}
         narrowed = _narrowed(found, negatives)
         parts = [part for name, pairs in narrowed.items() for part in _by_instructions(name, pairs)]
+        if scores:
+            _tell_unscored(parts, source)
     alone = kind.reads == "chunks" or blend  # a single row is enough
     parts = _large_enough(_limited(parts, limit), 1 if alone else 2, source, limit)
     if blend:
         parts = [_blended(parts, instructions, source)]
     prompts = {part.name: part.prompts if instructions else {} for part in parts}
     content = hashlib.sha256()
-    for name, dataset, digests, _ in parts:
-        content.update(json.dumps([name, dataset.column_names, prompts[name], len(dataset)]).encode())
+    for name, dataset, digests, _, task in parts:
+        known = [name, dataset.column_names, prompts[name], len(dataset), *([task] if tasks else [])]
+        content.update(json.dumps(known).encode())
         content.update(digests.tobytes())
-    return TrainingData({part.name: part.dataset for part in parts}, prompts, content.hexdigest())
+    told = {part.name: part.task for part in parts} if tasks else {}
+    return TrainingData({part.name: part.dataset for part in parts}, prompts, content.hexdigest(), told)
 
 
 def _chunks(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int, source: str | os.PathLike) -> np.ndarray:
@@ -168,6 +194,7 @@ class _Part(NamedTuple):
     dataset: Dataset
     digests: np.ndarray
     prompts: dict[str, str]
+    task: str = RETRIEVAL
 
 
 def _narrowed(found: dict[str, Dataset], negatives: int | None) -> dict[str, Dataset]:
@@ -181,20 +208,59 @@ def _narrowed(found: dict[str, Dataset], negatives: int | None) -> dict[str, Dat
             f"{', '.join(found)}: {negatives} hard negatives are asked for, rows have {most}: trained with {most}.",
             stacklevel=3,
         )
-    return {name: pairs.remove_columns(hard[name][negatives:]) for name, pairs in found.items()}
+    return {name: _cut(pairs.remove_columns(hard[name][negatives:]), 1 + negatives) for name, pairs in found.items()}
+
+
+def _cut(pairs: Dataset, documents: int) -> Dataset:
+    """The pairs with the scores of their first documents only."""
+    if SCORES not in pairs.column_names:
+        return pairs
+    table, place = pairs.with_format("arrow")[:], pairs.column_names.index(SCORES)
+    return Dataset(table.set_column(place, SCORES, pc.list_slice(table.column(SCORES), 0, documents)))
 
 
 def _by_instructions(name: str, pairs: Dataset) -> Iterator[_Part]:
-    """The rows of each pair of instructions, numbered in the order of their first rows; the text stays on disk."""
-    said, texts = pairs.select_columns(list(INSTRUCTIONS)).to_pandas(), pairs.remove_columns(list(INSTRUCTIONS))
-    groups = said.groupby(list(INSTRUCTIONS), sort=False).ngroup().to_numpy()
+    """The rows of each pair of instructions, and of each task if it is known, numbered in the order of their first
+    rows; the text stays on disk."""
+    keys = [*INSTRUCTIONS, *([TASK] if TASK in pairs.column_names else [])]
+    said, texts = pairs.select_columns(keys).to_pandas(), pairs.remove_columns(keys)
+    groups = said.groupby(keys, sort=False).ngroup().to_numpy()
     for group in range(groups.max() + 1):
         rows = np.flatnonzero(groups == group)
-        query, document = said.iloc[rows[0]]
-        by_column = {column: query if column == "query" else document for column in texts.column_names}
-        prompts = {column: instruction for column, instruction in by_column.items() if instruction}
+        query, document, *known = said.iloc[rows[0]]
+        task = (known[0] if known else "") or RETRIEVAL
         own = name if groups.max() == 0 else f"{name}/{group + 1}"
-        yield _part(own, texts.select(rows), prompts, rows)
+        taken = _scored_or_not(own, texts.select(rows), task, rows)
+        by_column = {column: query if column == "query" else document for column in taken.column_names}
+        prompts = {column: told for column, told in by_column.items() if told and column != SCORES}
+        yield _part(own, taken, prompts, rows)._replace(task=task)
+
+
+def _scored_or_not(name: str, dataset: Dataset, task: str, rows: np.ndarray) -> Dataset:
+    """The data set with the scores of its rows if all have them; without, if none has, or if it is not retrieval."""
+    if SCORES not in dataset.column_names:
+        return dataset
+    found = dataset.select_columns(SCORES).with_format("arrow")[:].column(SCORES)
+    absent = np.flatnonzero(found.is_null().to_numpy()) if task == RETRIEVAL else rows
+    if 0 < len(absent) < len(rows):
+        raise InvalidValueError(
+            f"training data {name}", "a teacher's scores in every row, or in none",
+            f"none in {len(absent)} of {len(rows)} rows, the first of them row {rows[absent[0]] + 1}",
+        )  # fmt: skip
+    return dataset.remove_columns(SCORES) if len(absent) else dataset
+
+
+def _tell_unscored(parts: list[_Part], source: str | os.PathLike) -> None:
+    """Refuse retrieval without any scores, and name the data sets that have none beside others that do."""
+    retrieval = [part for part in parts if part.task == RETRIEVAL]
+    bare = [part.name for part in retrieval if SCORES not in part.dataset.column_names]
+    if len(bare) == len(retrieval):
+        raise InvalidValueError(
+            f"training data {source}", "rows of retrieval with a teacher's scores (pos_scores and neg_scores)", "none",
+            "Give such rows, or a reranker or an encoder as the teacher.",
+        )  # fmt: skip
+    if bare:
+        warnings.warn(f"{', '.join(bare)}: no scores of a teacher in the rows: trained without.", stacklevel=3)
 
 
 def _part(name: str, dataset: Dataset, prompts: dict[str, str] | None = None, rows: np.ndarray | None = None) -> _Part:
@@ -202,12 +268,14 @@ def _part(name: str, dataset: Dataset, prompts: dict[str, str] | None = None, ro
     rows = np.arange(len(dataset)) if rows is None else rows
     digests, own, false = [], [], []
     first_column = dataset.column_names[0]
+    width = len(dataset.column_names) - (SCORES in dataset.column_names)
     for batch in dataset.iter(1000):
         for values in zip(*batch.values(), strict=True):
-            for text in values if first_column != "chunk" else ():
+            texts = values[:width]
+            for text in texts if first_column != "chunk" else ():
                 check_text(f"{name}, row {rows[len(digests)] + 1}", text)
             if first_column == "query":
-                query, positive, *negatives = (text.strip() for text in values)
+                query, positive, *negatives = (text.strip() for text in texts)
                 if query == positive:
                     own.append(len(digests))
                 elif positive in negatives:

@@ -17,14 +17,12 @@ from ..corpora.authored import MININGS, instruction_of
 from ..corpora.docs import load_docs
 from ..corpora.public import e5, wiki1m, wikitext
 from ..corpora.reading import arrow, records, rows_of, texts_of
+from ..corpora.scored import RETRIEVAL, TASK, bge_full, scored, task_of
 from ..errors import DamagedFileError, InvalidValueError, MissingDataError, UnknownNameError
 from .blend import docs_blend, docs_mined
 
 INSTRUCTIONS = ("query_instruction", "document_instruction")
 """Columns of pairs that hold the instructions, or empty strings."""
-
-RETRIEVAL = "retrieval"
-"""The task of rows that name none. Others are named in the field ``task`` of a user's file."""
 
 ENDINGS = (".jsonl", ".csv", ".txt")
 """Endings of a user's file."""
@@ -36,17 +34,21 @@ _WORDS = (5, 60)  # of a sentence of the docs corpus
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\b\w\.)(?<!\b(?:al|cf|vs|Eq)\.)\s+(?=[A-Z\"(])")
 
 
-def read(source: str | os.PathLike, kind: str, mixed: bool = False) -> tuple[str, list[str] | dict[str, Dataset]]:
+def read(
+    source: str | os.PathLike, kind: str, mixed: bool = False, tasks: bool = False
+) -> tuple[str, list[str] | dict[str, Dataset]]:
     """Name and content of a source or a file.
 
     Args:
         source: One of :data:`SOURCES`, or a path.
         kind: ``pairs``, ``texts``, or ``chunks`` for texts that are cut into chunks afterwards.
         mixed: Refuse retrieval alone.
+        tasks: Read the task of each row of a file; those of sources are known.
 
     Returns:
         The name of the source or the stem of the file; and texts, or data sets of pairs by name, with the columns
-        query, positive, hard negatives and :data:`INSTRUCTIONS`.
+        query, positive, hard negatives and :data:`INSTRUCTIONS`. Pairs may have their task too, and a teacher's scores,
+        see :func:`~workbook.corpora.scored.scored`.
 
     Raises:
         UnknownNameError, MissingDataError, InvalidValueError, DamagedFileError: As :func:`~.rows.load`.
@@ -69,9 +71,13 @@ def read(source: str | os.PathLike, kind: str, mixed: bool = False) -> tuple[str
         raise MissingDataError(f"Training data: expected a file ({endings}) at {path}, found {got}. Check the path.")
     if path.suffix.lower() not in ENDINGS:
         raise UnknownNameError("kind of training file", path.name, ENDINGS, "Convert it to one of these.")
-    if mixed and all((row.get("task") or RETRIEVAL) == RETRIEVAL for _, row in records(path)):
+    if mixed and all(_task(row) == RETRIEVAL for _, row in records(path)):
         raise _retrieval_alone(path)
-    return path.stem, _pairs(path) if kind == "pairs" else _texts(path)
+    return path.stem, _pairs(path, tasks) if kind == "pairs" else _texts(path)
+
+
+def _task(row: dict[str, Any]) -> str:
+    return row.get(TASK) or task_of(str(row.get("type", "")))
 
 
 def _docs_texts() -> list[str]:
@@ -117,10 +123,11 @@ SOURCES: dict[str, dict[str, Callable[[], Any]]] = {
     "wikitext": {"chunks": wikitext, "texts": wikitext},
     "wiki1m": {"chunks": wiki1m, "texts": wiki1m},
     "e5": {"pairs": e5},
+    "bge-full": {"pairs": bge_full},
 }
 """Sources by name, with a reader for each kind of data that they have."""
 
-MIXED = ("docs-blend", "docs-blend-labels", "docs-blend-examples")
+MIXED = ("docs-blend", "docs-blend-labels", "docs-blend-examples", "bge-full")
 """Those of them that hold other tasks than retrieval too."""
 
 
@@ -134,16 +141,18 @@ def _texts(path: Path) -> list[str]:
     return [row["text"].strip() for row in rows_of(path, ["text"])]
 
 
-def _pairs(path: Path) -> dict[str, Dataset]:
+def _pairs(path: Path, tasks: bool) -> dict[str, Dataset]:
     if path.suffix.lower() == ".txt":
         raise _other_kind(path, "pairs (.jsonl or .csv, fields query and positive)", "texts, one a line", "simcse")
     fields = {field for _, row in records(path) for field in row}
     if "text" in fields and not {"query", "positive"} & fields:
         raise _other_kind(path, "pairs, in fields query and positive", "texts, in a field text", "simcse")
+    if {"query", "pos", "neg"} <= fields:  # as bge-en-icl's data are published
+        return {path.stem: scored(path)}
     negatives = sorted(filter(None, map(_NEGATIVE.fullmatch, fields)), key=lambda match: int(match[1] or 0))
     wanted = ("query", "positive", *(match[0] for match in negatives))
-    optional = ("instruction", "document_instruction")
-    _tell_unread(path, fields - {*wanted, *optional, "task"})
+    optional = ("instruction", "document_instruction", *([TASK] if tasks else []))
+    _tell_unread(path, fields - {*wanted, *optional, TASK})
     pairs = arrow(path, rows_of, fields=wanted, optional=optional, least=2)
     return {path.stem: pairs.rename_column("instruction", INSTRUCTIONS[0])}
 

@@ -105,7 +105,7 @@ def _label(piece: Piece, suffix: str) -> str:
 def _taught(stage: Stage) -> str:
     if stage.objective != "contrastive":
         return TAUGHT.get(stage.objective, stage.objective)
-    near = "all tasks" if stage.blend else "pairs near"
+    near = "all tasks" if stage.blend or stage.others else "pairs near"
     far = "others far" if stage.options.get("in_batch", True) else "own negatives far"
     return f"{near}; {'scores of a teacher' if stage.teacher else far}"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from .. import backbones
 from ..scale import get_scale
-from ..training.recipe import Recipe, Stage
+from ..training.recipe import STORED, Others, Recipe, Stage
 from .chain import Chain
 from .stages import ALL_LINEAR
 
@@ -37,29 +37,34 @@ SIZES = {
         "warmup_steps": 17,
     },
     "paper": {
-        "data": "e5",
+        "data": "bge-full",
         "steps": 3_000,
         "batch_size": 512,
+        "others": Others(batch_size=256),
         "negatives": 7,
         "max_length": 512,
         "learning_rate": 1e-4,
         "warmup_steps": 100,
         "adapter": ALL_LINEAR.model_copy(update={"rank": 32, "alpha": 64, "dropout": 0.1}),
         "gradient_checkpointing": True,
-        "teacher": "BAAI/bge-reranker-large",
+        "teacher": STORED,
     },
 }
-"""Sizes by scale; those of ``paper`` are of section 4.1, the dropout of the adapters that of the released code.
+"""Sizes by scale; those of ``paper`` are of section 4.1, warm-up and the adapters' dropout of the released code.
 
-Differences from the paper: its training data, those of bge-en-icl, are public but not read here. ``paper`` takes the
-public portion of E5's for about one epoch, which holds most of its retrieval sets with one hard negative each. Its
-classes, clusters and graded pairs, in batches of 256 whose rows see only their own negatives, are left out. The paper
-does not give the warm-up. Where relu's zero lies at other scales, see :func:`~workbook.modules.lexicon.lexicon_of`.
+``paper`` is the paper's single stage, on its data: retrieval and reranking in batches of 512, with in-batch negatives
+and the reranker's scores that come with the rows; classes, clusters and graded pairs in batches of 256, each row with
+its own negatives alone. Differences: the paper trains for one epoch, whose length it does not give; ``steps`` are an
+epoch of 1.5 million rows in batches of 512. Of data sets whose rows all have fewer than seven hard negatives it takes
+those, where the released code repeats them; and graded pairs have in-batch negatives there. Where relu's zero lies at
+other scales, see :func:`~workbook.modules.lexicon.lexicon_of`.
 """
 
 
 def recipe(scale: str, backbone: str) -> Recipe:
     """One stage: InfoNCE over in-batch and hard negatives, each batch from one data set, and a teacher's scores.
+
+    At scale ``paper`` it mixes tasks, see :data:`SIZES`; the data of other scales are all of retrieval.
 
     Args:
         scale: Name of the scale.

@@ -18,11 +18,11 @@ from sentence_transformers.sentence_transformer.losses import (
     CachedMultipleNegativesRankingLoss,
     MultipleNegativesRankingLoss,
 )
-from torch.nn.functional import cross_entropy, normalize
 
 from ..errors import AttentionError, InvalidValueError
 from ..precision import autocast_of_now, without_autocast
 from .base import Objective, Options, Whole
+from .own import distillation, own_loss, own_scores
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -73,6 +73,10 @@ class Contrastive(Objective):
 
     When training on several devices, the documents of all of them are candidates, with their gradients.
 
+    Attributes:
+        in_batch: Whether the next batch is contrasted with the documents of other rows; at first as in the options. A
+            stage that mixes tasks sets it for each batch.
+
     Args:
         model: Any sentence-transformers model.
         **options: Of :class:`ContrastiveOptions`.
@@ -100,6 +104,7 @@ class Contrastive(Objective):
             self.loss = _Plain(model, **given)
         else:
             self.loss = _Cached(model, mini_batch_size=self.options.mini_batch_size, **given)
+        self.in_batch = self.options.in_batch
         self._told = False
 
     def forward(
@@ -115,8 +120,8 @@ class Contrastive(Objective):
 
         Raises:
             InvalidValueError: Too few columns, a batch that holds no negative, scores of another shape, or columns of
-                different lengths where a row belongs to one query alone: the positives always, the hard negatives with
-                ``in_batch=False`` or a teacher.
+                different lengths where a row belongs to one query alone: the positives always, the hard negatives
+                without in-batch negatives or with a teacher.
         """
         given = list(sentence_features)
         devices = torch.distributed.get_world_size() if self.loss.gather_across_devices else 1
@@ -125,13 +130,13 @@ class Contrastive(Objective):
         self._check_rows([_rows(column) for column in columns], taught=labels is not None)
         if labels is not None and labels.shape != (shape := (_rows(columns[0]), len(columns) - 1)):
             raise InvalidValueError("labels", f"a teacher's scores {shape}", tuple(labels.shape))
-        if not self.options.in_batch:
-            scores = _own_scores(self.embedded(columns), self.options.temperature)
-            own = cross_entropy(scores, scores.new_zeros(len(scores), dtype=torch.long))
-            return own if labels is None else own + distillation(scores, labels)
-        self._tell_twins(columns)
+        if self.in_batch:
+            self._tell_twins(columns)
         if self.options.mini_batch_size is not None:
+            self.loss.in_batch = self.in_batch
             return self.loss(columns, labels)
+        if not self.in_batch:
+            return own_loss(self.embedded(columns), self.options.temperature, labels)
         return self.loss.compute_loss_from_embeddings(self.embedded(columns), labels)
 
     def check_batch(self, rows: int, columns: int) -> None:
@@ -142,7 +147,7 @@ class Contrastive(Objective):
         """
         if columns < 2:
             raise InvalidValueError("training data", "a query, a positive and any hard negatives", f"{columns} column")
-        if not self.options.in_batch and columns == 2:
+        if not self.in_batch and columns == 2:
             raise InvalidValueError(
                 "training data", "hard negatives in every row, the only ones without in-batch negatives", "none",
                 "Mine them, or turn in-batch negatives on.",
@@ -161,7 +166,7 @@ class Contrastive(Objective):
             raise InvalidValueError("positives", f"one for each of {queries} queries", f"{positives} rows")
         if not all(negatives):
             raise InvalidValueError("hard negatives", "a row in every column", "none", "Leave the empty column out.")
-        if (taught or not self.options.in_batch) and set(negatives) - {queries}:
+        if (taught or not self.in_batch) and set(negatives) - {queries}:
             raise InvalidValueError(
                 "hard negatives", f"one for each of {queries} queries in every column", f"columns of {negatives} rows",
                 "Only as candidates of all queries, with in-batch negatives and without a teacher, may they be more or "
@@ -190,16 +195,18 @@ class _Plain(MultipleNegativesRankingLoss):
         embeddings = [column.float() for column in embeddings]
         with without_autocast(embeddings[0].device):
             loss = super().compute_loss_from_embeddings(embeddings, labels)
-        return loss if labels is None else loss + distillation(_own_scores(embeddings, self.temperature), labels)
+        return loss if labels is None else loss + distillation(own_scores(embeddings, self.temperature), labels)
 
 
 class _Cached(CachedMultipleNegativesRankingLoss):
-    """The loss of sentence-transformers with GradCache, in float32, with distillation.
+    """The loss of sentence-transformers with GradCache, in float32, with distillation, or without in-batch negatives.
 
     Both passes have one precision. The second runs within the backward pass, outside the trainer's autocast. Each
     column is sorted by length, so that the rows of a mini-batch need little padding; for the loss the vectors are put
     back into the order of the rows.
     """
+
+    in_batch = True
 
     def forward_cached(self, sentence_features: list[dict[str, torch.Tensor]], *args: Any, **kwargs: Any) -> Any:
         self._precision = autocast_of_now(_tensor(sentence_features[0]).device)
@@ -218,39 +225,22 @@ class _Cached(CachedMultipleNegativesRankingLoss):
             for parts, order in zip(reps, self._orders, strict=True)
         ]
         with without_autocast(columns[0].device):  # of the backward pass too, which is taken here
-            loss = super().calculate_loss([[column] for column in columns], labels, with_backward=with_backward)
-            if labels is not None:
-                taught = distillation(_own_scores(columns, 1 / self.scale), labels)
+            terms = []
+            if self.in_batch:
+                loss = super().calculate_loss([[column] for column in columns], labels, with_backward=with_backward)
+                if labels is not None:
+                    terms = [distillation(own_scores(columns, 1 / self.scale), labels)]
+            else:
+                loss, terms = columns[0].new_zeros(()), [own_loss(columns, 1 / self.scale, labels)]
+            for term in terms:
                 if with_backward:
-                    taught.backward()
-                loss = loss + taught.detach()
+                    term.backward()
+                loss = loss + term.detach()
         if with_backward:
             for parts, column, order in zip(reps, columns, self._orders, strict=True):
                 for part, gradient in zip(parts, column.grad[order].split([*map(len, parts)]), strict=True):
                     part.grad = gradient.to(part.dtype)
         return loss
-
-
-def distillation(scores: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy from a teacher's distribution over a query's candidates to the model's, mean over the queries.
-
-    Args:
-        scores: The model's cosines divided by its temperature, floating (queries, candidates).
-        teacher: The teacher's scores, of the same shape, on the scale of logits.
-
-    Returns:
-        A scalar of the dtype of ``scores``, in nats.
-
-    Source: LENS, section 4.1 (there a KL divergence, which differs by the teacher's entropy, a constant).
-    """
-    return cross_entropy(scores, teacher.to(scores).softmax(dim=-1))
-
-
-def _own_scores(vectors: list[torch.Tensor], temperature: float) -> torch.Tensor:
-    """Cosine / temperature of each query with its own candidates, float32 (queries, candidates)."""
-    with without_autocast(vectors[0].device):
-        query, *documents = (normalize(column.float(), dim=-1) for column in vectors)
-        return torch.einsum("bd,cbd->bc", query, torch.stack(documents)) / temperature
 
 
 class SimCSEOptions(ContrastiveOptions):

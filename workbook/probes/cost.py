@@ -104,7 +104,7 @@ def training_cost(
     batches = {}
     for name, model in models.items():
         module, stage = decoder_of(model, [name]), stages[name]
-        data = load(**stage.reading(), tokenizer=module.tokenizer)
+        data = load(**stage.reading() | {"scores": False}, tokenizer=module.tokenizer)
         source, rows = next(iter(data.datasets.items()))
         batches[name] = rows[: stage.batch_size // stage.accumulation], data.prompts[source]
     with warnings.catch_warnings():

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from ..data.rows import TrainingData
+    from .batches import Batches
     from .recipe import Adapter, Stage
 
 
@@ -145,7 +146,7 @@ def check(
     model: SentenceTransformer,
     stage: Stage,
     data: TrainingData,
-    rows: int,
+    batches: Batches,
     teacher: SentenceTransformer | None = None,
 ) -> None:
     """Refuse a stage that would fail, before anything trains; the model is left as it was.
@@ -154,7 +155,7 @@ def check(
         model: A chain that begins with a Decoder.
         stage: The stage; its objective is made and dropped, its adapter targets are looked up.
         data: One text of each data set, column and instruction is laid out at the stage's ``max_length``.
-        rows: Rows of a micro-batch, over all devices.
+        batches: What its batches hold.
         teacher: For an objective that learns from the states of another model.
 
     Raises:
@@ -182,7 +183,8 @@ def check(
         loss = kind(model, **kind.stand_ins(model), **stage.options, **({"teacher": teacher} if kind.states else {}))
     finally:
         set_attention_dropout(decoder, 0.0)
-    if stage.teacher and (not kind.teacher or any(d.num_columns < 3 for d in data.datasets.values())):
+    taught = [name for name in data.datasets if name not in batches.others]
+    if stage.teacher and (not kind.teacher or any(len(data.texts(name)) < 3 for name in taught)):
         got = "pairs without hard negatives" if kind.teacher else stage.objective
         raise InvalidValueError("teacher", "a contrastive stage whose data has hard negatives to score", got)
     if kind.reads == "chunks":  # laid out by no template
@@ -192,8 +194,10 @@ def check(
                 "Train the decoder first, without contextual tokens.",
             )  # fmt: skip
         return
-    for dataset in data.datasets.values():
-        loss.check_batch(rows, dataset.num_columns)
+    for name in data.datasets:
+        if batches.mixed:
+            loss.in_batch = batches.others.get(name, loss.options.in_batch)
+        loss.check_batch(batches.rows[name], len(data.texts(name)))
     module.max_length = stage.max_length
     try:
         for text, instruction in data.examples():

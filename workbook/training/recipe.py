@@ -33,6 +33,9 @@ DROPOUT = 1
 HALF = 1
 """Counts up likewise, for backbones in half precision alone: what was trained in float32 stays as it is."""
 
+STORED = "stored"
+"""The teacher of a stage whose rows bring a teacher's scores with them."""
+
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 
 
@@ -65,6 +68,26 @@ class Adapter(BaseModel):
     keep_zeros: bool = False
 
 
+class Others(BaseModel):
+    """Batches of the rows whose task is not retrieval: classes, clusters and graded pairs.
+
+    A batch still comes from one data set. No teacher scores these rows.
+
+    Attributes:
+        batch_size: Rows per update, over all devices.
+        in_batch: Whether documents of other rows are negatives. They mislead where rows share a class or a cluster;
+            without them a row is contrasted with its own hard negatives alone, and may share its texts with others.
+
+    Source: LENS, section 4.1 (256 rows, in-batch negatives in retrieval alone). Its released code has them in batches
+    of graded pairs too.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    batch_size: PositiveInt
+    in_batch: bool = False
+
+
 class Stage(BaseModel):
     """One stage of a training.
 
@@ -78,7 +101,10 @@ class Stage(BaseModel):
         blend: Mix tasks within a batch, each row with its own instructions; otherwise a batch comes from one data set.
         mixed: Refuse data that are all of retrieval: see ``workbook.data.rows.load``.
         teacher: Scores each query with its own positive and hard negatives, and the objective learns from its scores
-            too; see :class:`~.teacher.Teacher`. Contrastive stages only.
+            too; see :class:`~.teacher.Teacher`. :data:`STORED` for scores that come with the rows. Contrastive stages
+            only.
+        others: Batches of their own for rows whose task is not retrieval; None to treat all tasks alike. Contrastive
+            stages only. Data that are all of retrieval are refused.
         steps: Number of updates of the weights.
         batch_size: Rows per update, over all devices and accumulated micro-batches. Batches, and the negatives in them,
             are the same on any number of devices.
@@ -117,6 +143,7 @@ class Stage(BaseModel):
     blend: bool = False
     mixed: bool = False
     teacher: str | None = None
+    others: Others | None = None
     steps: PositiveInt
     batch_size: PositiveInt
     accumulation: PositiveInt = 1
@@ -143,6 +170,8 @@ class Stage(BaseModel):
             "negatives": self.negatives,
             "blend": self.blend,
             "mixed": self.mixed,
+            "tasks": self.others is not None,
+            "scores": self.teacher == STORED,
         }
 
     def resolved(self) -> dict[str, Any]:
@@ -179,6 +208,19 @@ class Stage(BaseModel):
         if self.context_alone and (self.frozen or self.adapter is not None):
             got = "a frozen decoder that reads each text once" if self.frozen else "an adapter"
             raise ValueError(f"context_alone: expected a stage without an adapter (adapter=None), got {got}")
+        return self
+
+    @model_validator(mode="after")
+    def _tasks_that_are_told_apart_are_not_blended(self) -> Stage:
+        wanted = "others" if self.others else "teacher" if self.teacher == STORED else None
+        if wanted and (self.objective != "contrastive" or self.blend):
+            got = "a blend of all tasks" if self.objective == "contrastive" else self.objective
+            raise ValueError(f"{wanted}: expected a contrastive stage whose batches are of one data set, got {got}")
+        if self.others and self.accumulation > 1:
+            raise ValueError(
+                "accumulation: expected 1 beside others, since an update is one batch of one task, got "
+                f"{self.accumulation}; split a batch by options.mini_batch_size instead"
+            )
         return self
 
     @model_validator(mode="after")
@@ -232,8 +274,9 @@ class Recipe(BaseModel):
         """The recipe with other values, checked as if they stood in it.
 
         Args:
-            values: By stage and field, such as ``contrastive.steps``, ``contrastive.adapter.rank`` or
-                ``contrastive.options.temperature``. Data have their own argument in :func:`~.run.train`.
+            values: By stage and field, such as ``contrastive.steps``, ``contrastive.adapter.rank``,
+                ``contrastive.others.batch_size`` or ``contrastive.options.temperature``. Data have their own argument
+                in :func:`~.run.train`.
 
         Raises:
             UnknownNameError: No such stage or field; the message lists all.
@@ -255,10 +298,11 @@ class Recipe(BaseModel):
             into, kind = plain[name], f"field of stage {name}"
             known = [one for one in Stage.model_fields if one not in ("name", "data")]
             first, dot, rest = field.partition(".")
-            if dot and first in ("adapter", "options"):
+            if dot and first in ("adapter", "others", "options"):
                 into[first] = into[first] or {}  # an adapter where there was none
                 into, field, kind = into[first], rest, f"field of {name}.{first}"
-                known = list(Adapter.model_fields) if first == "adapter" else [rest]
+                nested = {"adapter": Adapter, "others": Others}.get(first)
+                known = list(nested.model_fields) if nested else [rest]
             if field not in known:
                 raise UnknownNameError(kind, field, known)
             into[field] = value

@@ -27,6 +27,7 @@ from .run import Training
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+    from .batches import Batches
     from .recipe import Recipe
     from .stage import StageRun
 
@@ -61,7 +62,7 @@ def rehearse(
 def _measured(run: StageRun) -> dict[str, Any]:
     stage, short = run.stage, copy.copy(run)
     short.stage = stage.model_copy(update={"steps": _STEPS, "warmup_steps": 0, "decay_steps": None})
-    short.data = longest(run.data, stage.batch_size, stage.max_length)
+    short.data = longest(run.data, run.batches, stage.max_length, stage.accumulation)
     short.evaluator, short.progress = None, False
     device = run.model.device
     if device.type == "cuda":
@@ -90,21 +91,27 @@ def _measured(run: StageRun) -> dict[str, Any]:
     }
 
 
-def longest(data: TrainingData, rows: int, max_length: int) -> TrainingData:
-    """The longest rows of the data set that has the longest, no text twice, since a batch holds none twice.
+def longest(data: TrainingData, batches: Batches, max_length: int, accumulation: int = 1) -> TrainingData:
+    """The longest rows of the data set that has the longest, no text twice where a batch holds none twice.
 
     Args:
         data: The data of a stage.
-        rows: How many; fewer if a data set has no more.
+        batches: What a micro-batch holds: so many rows are taken for an update, fewer if a data set has no more.
         max_length: Longest text in tokens; the rest of a longer one is cut, and does not count.
+        accumulation: Micro-batches of an update.
     """
-    found = {name: _longest(dataset, rows, _CHARACTERS * max_length) for name, dataset in data.datasets.items()}
-    name = max(found, key=lambda name: (len(found[name][0]), found[name][1]))
+    found, filled = {}, {}
+    for name, dataset in data.datasets.items():
+        texts, rows = dataset.select_columns(data.texts(name)), batches.rows[name] * accumulation
+        distinct = batches.others.get(name, True)
+        found[name] = _longest(texts, rows, _CHARACTERS * max_length, distinct)
+        filled[name] = len(found[name][0]) / rows
+    name = max(found, key=lambda name: (filled[name], found[name][1]))
     chosen, _ = found[name]
     return replace(data, datasets={name: data.datasets[name].select(chosen)})
 
 
-def _longest(dataset: Dataset, rows: int, most: int) -> tuple[list[int], int]:
+def _longest(dataset: Dataset, rows: int, most: int, distinct: bool) -> tuple[list[int], int]:
     """Places of the longest rows of a data set, and their length together, in characters or, of chunks, in tokens."""
     rows_of = zip(*(dataset[column] for column in dataset.column_names), strict=True)
     texts = [[value["text"] if isinstance(value, dict) else value for value in row] for row in rows_of]
@@ -113,7 +120,7 @@ def _longest(dataset: Dataset, rows: int, most: int) -> tuple[list[int], int]:
     seen: set[Any] = set()
     for place in sorted(range(len(dataset)), key=lambda place: -lengths[place]):
         own = {tuple(text) if isinstance(text, list) else text for text in texts[place]}
-        if not own & seen:
+        if not (distinct and own & seen):
             chosen.append(place)
             seen |= own
         if len(chosen) == rows:

@@ -28,10 +28,11 @@ from ..errors import InvalidValueError, UnknownNameError, WorkbookError
 from ..files import CHECKSUMS, atomic_folder, cache_path, is_whole, locked, verify_checksums, write_checksums
 from ..objectives import get as get_objective
 from ..resolved import digest
+from .batches import batches_of
 from .devices import check_disk, check_memory, shared, told_of_memory
 from .prepare import check, fingerprint, prepared, save_adapters
 from .progress import Progress
-from .recipe import HALF
+from .recipe import HALF, STORED
 from .teacher import TaughtCollator, Teacher, is_reranker, teachers_sha256
 from .trainer import (
     WEIGHTS,
@@ -90,11 +91,11 @@ class StageRun:
         self.save_every = save_every or max(min(5, stage.steps), stage.steps // 10)
         with _named(stage):
             described = stage.resolved()
-            if stage.teacher:
+            if stage.teacher not in (None, STORED):
                 is_reranker(stage.teacher)  # refuses what is not a teacher; a cached stage needs no more of it
             self.data = training_data.load(**stage.reading(), tokenizer=model[0].tokenizer)
-            self.rows = _micro_batch(stage, self.data)
-            check(model, stage, self.data, self.rows, self.teacher)
+            self.batches = batches_of(stage, self.data)
+            check(model, stage, self.data, self.batches, self.teacher)
         self.content = {
             "start": start,
             "stage": described,
@@ -208,12 +209,13 @@ class StageRun:
         stage = self.stage
         workers = _WORKERS.get(self.model.device.type, 0)
         # Before the trainer, which sets the seed: loading may draw random numbers.
-        teacher = Teacher(stage.teacher, self.model.device) if stage.teacher else None
+        teacher = Teacher(stage.teacher, self.model.device) if stage.teacher not in (None, STORED) else None
+        taught = {*self.data.datasets} - {*self.batches.others} if teacher else {}
         own_rate = {r"(^|\.)0\.context\.": stage.context_rate * stage.learning_rate} if stage.context_rate != 1 else {}
         arguments = SentenceTransformerTrainingArguments(
             output_dir=str(self.work),
             max_steps=stage.steps,
-            per_device_train_batch_size=self.rows,
+            per_device_train_batch_size=stage.batch_size // stage.accumulation,
             # Batches are drawn whole and split over the devices, so that they are the same on any number of them.
             accelerator_config={"split_batches": True},
             gradient_accumulation_steps=stage.accumulation,
@@ -251,15 +253,14 @@ class StageRun:
         # The trainer has its own autocast. That of ``accelerate config`` would wrap the model for good.
         arguments.mixed_precision = "no"
         trainer = StageTrainer(
+            batches=self.batches,
             dtype=self.dtype,
             decay_steps=stage.decay_steps or stage.steps,
             model=self.model,
             args=arguments,
             train_dataset=self.data.datasets,
             loss=loss,
-            data_collator=TaughtCollator(
-                self.model[0].preprocess, prompts=self.data.prompts, taught=teacher is not None
-            ),
+            data_collator=TaughtCollator(self.model[0].preprocess, prompts=self.data.prompts, taught=frozenset(taught)),
             teacher=teacher,
         )
         trainer.remove_callback(PrinterCallback)
@@ -307,33 +308,6 @@ def _named(stage: Stage) -> Iterator[None]:
     except WorkbookError as error:
         error.args = (f"Stage {stage.name}: {error}",)
         raise
-
-
-def _micro_batch(stage: Stage, data: training_data.TrainingData) -> int:
-    """Rows of a micro-batch, over all devices; warns of data sets that are too small for one and never read."""
-    devices = PartialState().num_processes
-    rows, rest = divmod(stage.batch_size, stage.accumulation)
-    if rest or rows % devices:
-        raise InvalidValueError(
-            "batch_size",
-            f"a multiple of {stage.accumulation} micro-batches on {devices} devices",
-            stage.batch_size,
-        )
-    sizes = {name: len(dataset) for name, dataset in data.datasets.items()}
-    if sum(size // rows for size in sizes.values()) < stage.accumulation:
-        found = ", ".join(f"{name}: {size}" for name, size in sizes.items())
-        raise InvalidValueError(
-            "batch_size",
-            f"no more rows than a data set has ({found})",
-            stage.batch_size,
-            "Lower the batch size, or give more data.",
-        )
-    if small := [name for name, size in sizes.items() if size < rows]:
-        warnings.warn(
-            f"Stage {stage.name}: {', '.join(small)} hold fewer rows than a batch of {rows} and are never read.",
-            stacklevel=4,
-        )
-    return rows
 
 
 def versions() -> dict[str, str]:

@@ -13,6 +13,7 @@ from sentence_transformers.sentence_transformer.data_collator import SentenceTra
 from .. import backbones
 from ..errors import InvalidValueError
 from ..resolved import digest
+from .recipe import STORED
 
 if TYPE_CHECKING:
     from .recipe import Stage
@@ -83,10 +84,12 @@ def is_reranker(name: str) -> bool:
 def teachers_sha256(stages: Iterable[Stage]) -> dict[str, str]:
     """Hex sha256 of the content of the stages' teachers, and of how their scores are made, by name.
 
+    Scores that come with the rows are part of the data.
+
     Raises:
         UnknownNameError, ModelNotFoundError, DamagedFileError: As :func:`~workbook.backbones.resolve`.
     """
-    names = {stage.teacher for stage in stages if stage.teacher}
+    names = {stage.teacher for stage in stages} - {None, STORED}
     return {name: digest([backbones.content_sha256(name), _COSINES]) for name in sorted(names)}
 
 
@@ -96,14 +99,18 @@ TAUGHT = "taught"
 
 @dataclass
 class TaughtCollator(SentenceTransformerDataCollator):
-    """Keeps the texts of each batch for a teacher, who reads them in the process that trains: this may be another."""
+    """Keeps the texts of each batch for a teacher, who reads them in the process that trains: this may be another.
 
-    taught: bool = False
+    Attributes:
+        taught: Names of the data sets whose rows the teacher scores.
+    """
+
+    taught: frozenset[str] = frozenset()
 
     def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
         """The batch of some rows (query, positive, hard negatives), with their texts, without instructions."""
         batch = super().__call__(features)
-        if self.taught:
+        if batch.get("dataset_name") in self.taught:
             batch[TAUGHT] = [
                 [_text(value) for name, value in row.items() if name != "dataset_name"] for row in features
             ]

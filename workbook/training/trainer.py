@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
-from sentence_transformers import SentenceTransformerTrainer
 from transformers import TrainerCallback, TrainerState
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_pt_utils import safe_globals
 
 from ..errors import DamagedFileError, InvalidValueError, TrainingError, WorkbookError
 from ..files import CHECKSUMS, verify_checksums, write_checksums, writing
+from .batches import BatchTrainer
 from .teacher import TAUGHT
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _OBJECTIVE = "objective."  # begins the names of parameters that are the objecti
 _KEPT = 2  # checkpoints, so that there is one where the newest is damaged
 
 
-class StageTrainer(SentenceTransformerTrainer):
+class StageTrainer(BatchTrainer):
     """Trains one stage, exactly resumable.
 
     What trains is kept in float32; if the decoder's own weights are in half precision, the forward pass runs under
@@ -44,8 +44,9 @@ class StageTrainer(SentenceTransformerTrainer):
     Args:
         dtype: The decoder's dtype.
         decay_steps: Steps after which the learning rate's linear decay would reach 0.
-        teacher: Who scores the rows of each batch, which are then its labels; None for nobody.
-        **options: Options of SentenceTransformerTrainer.
+        teacher: Who scores the rows of the batches that bring their texts, which are then their labels; None for
+            nobody, or for labels that come with the rows.
+        **options: Options of :class:`~.batches.BatchTrainer`.
     """
 
     def __init__(self, *, dtype: torch.dtype, decay_steps: int, teacher: Teacher | None = None, **options: Any):
@@ -104,7 +105,7 @@ class StageTrainer(SentenceTransformerTrainer):
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """The loss of one micro-batch, with the teacher's scores if there is one; see ``Trainer.compute_loss``."""
         texts = inputs.pop(TAUGHT, None)
-        if self._teacher is not None:
+        if texts is not None:
             scores = self._teacher.scores([query for query, *_ in texts], [documents for _, *documents in texts])
             inputs["label"] = scores.to(self.args.device)
         return super().compute_loss(model, inputs, *args, **kwargs)
