@@ -1,4 +1,4 @@
-"""LangChain and LlamaIndex get a model's own vectors, by the lines that the guide prints.
+"""LangChain and LlamaIndex get a model's own vectors, and Seismic finds by them, by the lines that the guide prints.
 
 They take ``pip install -e ".[integrations]"``, and langchain-huggingface without its requirements (``.ci/run``).
 """
@@ -12,6 +12,7 @@ from extras import absent
 
 import workbook
 from workbook.files import ROOT
+from workbook.vocabulary.sparse import postings
 
 TEXTS = ["A kitten is dozing.", "Sort a list of names by date.", "Open a file."]
 INSTRUCTION = "Retrieve sentences that mean the same"
@@ -62,3 +63,21 @@ def test_a_model_in_memory(way):
     written = re.sub(r'("?)trust_remote_code("?)(: |=)True', r"\1modules\2\3[*model]", written)
     made = eval(written, {kind.__name__: kind, "model": model, "instruction": INSTRUCTION})
     check(model, *functions(made))
+
+
+def test_an_inverted_index_finds_what_all_scores_rank_first():
+    """Seismic, an approximate index, beside the product of all vectors; weights are halves there."""
+    if importlib.util.find_spec("seismic") is None:
+        absent("pyseismic-lsr", "search in an inverted index was not tried")
+    from sentence_transformers.sparse_encoder.search_engines import semantic_search_seismic
+
+    generator = np.random.default_rng(0)
+    documents = np.where(generator.random((300, 500)) < 0.05, generator.random((300, 500)), 0)
+    queries = documents[:20] * generator.uniform(0.5, 1, (20, 500))
+    names = {"semantic_search_seismic": semantic_search_seismic, "postings": postings}
+    found, _ = eval(line("semantic_search_seismic"), names | {"queries": queries, "documents": documents})
+    exact = queries @ documents.T
+    for place, hits in enumerate(found):
+        assert hits[0]["corpus_id"] == place == exact[place].argmax()
+        ids, scores = zip(*((hit["corpus_id"], hit["score"]) for hit in hits), strict=True)
+        np.testing.assert_allclose(scores, exact[place, ids], rtol=0.01)

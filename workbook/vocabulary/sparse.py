@@ -74,6 +74,24 @@ def sparse(vectors: Any, top: int) -> list[dict[int, float]]:
     return found
 
 
+def postings(vectors: Any, top: int) -> list[list[tuple[str, float]]]:
+    """The largest weights of each vector as the search engines of sentence-transformers take them.
+
+    A cluster goes by its number: two may have the same words, and engines cut long names.
+
+    Args:
+        vectors, top: See :func:`sparse`.
+
+    Raises:
+        InvalidValueError: As :func:`sparse`.
+
+    Examples:
+        >>> postings([[0.0, 0.5, 0.25, 0.5]], top=2)
+        [[('1', 0.5), ('3', 0.5)]]
+    """
+    return [[(str(cluster), weight) for cluster, weight in row.items()] for row in sparse(vectors, top)]
+
+
 def decode(vectors: Any, words: Mapping[int, Sequence[str]] | Sequence[Sequence[str]], top: int) -> list[list[Entry]]:
     """The largest weights of each vector with the words of their clusters, largest first.
 
