@@ -42,7 +42,8 @@ test test-units test-notebooks: export OMP_NUM_THREADS ?= 1
 test test-units test-notebooks: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest $(TOGETHER) --nbval --nbval-current-env --nbval-cell-timeout=600 $(SELECTED) $(TESTS)
+	$(BIN)/python -m pytest $(TOGETHER) --durations 15 --nbval --nbval-current-env --nbval-cell-timeout=600 \
+		$(SELECTED) $(TESTS)
 
 # Opens copies, which git ignores. A copy is brought up to date as long as it is what some commit holds; one that you
 # ran or changed is left alone.
