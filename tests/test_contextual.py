@@ -16,7 +16,7 @@ from transformers import BertModel
 import workbook
 from workbook import backbones, probes
 from workbook.corpora.docs import load_docs
-from workbook.errors import AttentionError, DamagedFileError, InvalidValueError, UnknownNameError
+from workbook.errors import AttentionError, DamagedFileError, InvalidValueError, MissingDataError, UnknownNameError
 from workbook.files import ROOT
 from workbook.modules import ContextualPooling, ContextualTokens, Decoder, Pooling, load_embedder
 from workbook.modules.context_length import context_length
@@ -690,6 +690,16 @@ def test_a_saved_model_whose_token_is_far_from_a_word_is_told_of_when_it_is_load
         said = re.search(r"of this model is ([\d.]+) times", told[0])[1]
         assert float(said) == pytest.approx(factor, rel=0.1)
     load_embedder(tmp_path, device="meta")  # where nothing can be measured
+
+
+def test_a_saved_model_loads_where_the_texts_that_measure_it_are_not(build, tmp_path, monkeypatch):
+    def absent():
+        raise MissingDataError("Expected texts, found none.")
+
+    model = build()
+    model.save(str(tmp_path))
+    monkeypatch.setattr("workbook.modules.context_length.graded", absent)
+    assert differing(model, load_embedder(tmp_path, device="cpu")) == []
 
 
 @pytest.mark.parametrize("length", ["words", 0, -1.0, float("nan"), float("inf"), True, None, [1]])

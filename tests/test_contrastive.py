@@ -174,8 +174,6 @@ def test_without_in_batch_negatives_hard_ones_are_needed():
     columns = [{"sentence_embedding": torch.eye(3)}] * 2
     with pytest.raises(InvalidValueError, match="hard negatives in every row"):
         Contrastive(given(), in_batch=False)(columns)
-    with pytest.raises(InvalidValueError, match="Accumulate"):
-        Contrastive(given(), in_batch=False, mini_batch_size=2)
 
 
 # In a chain

@@ -392,6 +392,12 @@ def test_data_that_do_not_suit_the_stage(own, tmp_path):
         InvalidValueError, match="Stage contrastive: training data: expected hard negatives in every row"
     ):
         trained(stage(bare, "contrastive", others={"batch_size": 4}))
+    with pytest.raises(InvalidValueError, match=r"others\.batch_size: expected no more rows .*texts|bare.*, got 10"):
+        trained(stage(bare, "contrastive", others={"batch_size": 10, "in_batch": True}))
+    alone = [row | {"negative": "n"} for row in lines]
+    taught = {"contrastive": str(write(tmp_path / "taught.jsonl", alone))}
+    with pytest.raises(InvalidValueError, match="teacher: expected rows of retrieval, which alone are scored"):
+        trained(stage(taught, "contrastive", others={"batch_size": 4}, teacher="minilm"))
     alike = trained(stage(bare, "contrastive", others={"batch_size": 4, "in_batch": True}, steps=1))
     assert alike.history["loss"].notna().all()
     with pytest.raises(InvalidValueError, match="Stage contrastive: teacher: expected a contrastive stage whose data"):

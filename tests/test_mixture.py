@@ -49,15 +49,20 @@ def test_the_loss_is_that_of_each_part(parts, rows):
     assert losses.loc[["first", "second"]].tolist() == pytest.approx(naive, rel=1e-5)
 
 
-def drawn(by_share, seeds=(0, 1, 2)):
-    """Rows of shares with given outcomes: functions of a seed."""
+def drawn(by_share, seeds=(0, 1, 2), losses=(1.0, 1.0)):
+    """Rows of shares with given outcomes, functions of a seed, and the loss of each part."""
     return pd.DataFrame(
         [
-            {"seed": seed, "task": f"share {share}", "share": share, "trained": True, "outcomes": values(seed)}
+            {"seed": seed, "task": f"share {share}", "share": share, "metric": "mrr", "outcomes": values(seed)}
             for seed in seeds
             for share, values in by_share.items()
         ]
-    )
+        + [
+            {"seed": seed, "task": part, "metric": "loss", "score": loss}
+            for seed in seeds
+            for part, loss in zip(("first", "second"), losses, strict=True)
+        ]
+    ).assign(source="recorded", trained=True)
 
 
 def outcomes(values):
@@ -67,9 +72,15 @@ def outcomes(values):
 def test_a_gain_that_is_there_is_found():
     query = np.random.default_rng(0).normal(50, 10, 400)
     shares = {share: lambda seed, share=share: outcomes(query + 6 * share * (1 - share)) for share in mixture.SHARES}
-    found = mixture.gain(drawn(shares))
+    rows = drawn(shares)
+    found = mixture.gain(rows)
     assert found.value == pytest.approx(1.5)  # a half, beside either end
     assert found.low > 0
+    live = drawn({share: lambda seed: outcomes(query) for share in mixture.SHARES}, (0,)).assign(source="this run")
+    assert mixture.gain(pd.concat([rows, live])) == found  # a record is not mixed with a run
+    untaught = mixture.gain(drawn(shares, losses=(1.0, 3.4)))
+    assert np.isnan(untaught.low)
+    assert "second did not learn" in untaught.why
 
 
 def test_the_luck_of_the_best_is_no_gain():
@@ -85,6 +96,8 @@ def test_the_luck_of_the_best_is_no_gain():
 
 def test_rows_without_shares_have_no_gain(rows):
     with pytest.raises(MissingDataError, match="rows of shares"):
-        mixture.gain(rows[rows["metric"] == "loss"].assign(seed=0, trained=False))
-    kept_none = rows.assign(seed=0, trained=False, outcomes=Outcomes.none(50.0, "No outcomes are kept."))
+        mixture.gain(rows[rows["metric"] == "loss"].assign(source="recorded", seed=0, trained=False))
+    kept_none = rows.assign(
+        source="recorded", seed=0, trained=False, outcomes=Outcomes.none(50.0, "No outcomes are kept.")
+    )
     assert np.isnan(mixture.gain(kept_none).low)

@@ -3,6 +3,7 @@
 import json
 import re
 import resource
+import site
 import subprocess
 import sys
 from importlib import metadata
@@ -106,8 +107,13 @@ def test_resumes_whatever_was_imported_since(run, tmp_path, monkeypatch):
     carried.write_text("Metadata-Version: 2.1\nName: carried\nVersion: 1.0\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path / "_vendor")
     assert "carried" in {distribution.name for distribution in metadata.distributions()}
-    with runner.Session(output, {"scale": "quick", "rerun": True}) as session:
-        assert session.execute(source / "00_good.ipynb").status == "unchanged"
+    monkeypatch.setattr(site, "getusersitepackages", lambda: str(tmp_path / "_vendor"))
+    for imported in (False, None):  # a user's packages that this Python leaves out
+        monkeypatch.setattr(site, "ENABLE_USER_SITE", imported)
+        with runner.Session(output, {"scale": "quick", "rerun": True}) as session:
+            assert session.execute(source / "00_good.ipynb").status == "unchanged"
+    monkeypatch.setattr(site, "ENABLE_USER_SITE", True)
+    assert runner._surroundings()["versions"]["carried"] == "1.0"
 
 
 def test_resumes_by_content(run):

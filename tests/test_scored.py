@@ -288,6 +288,23 @@ def test_tasks_of_a_users_own_file(own, tmp_path):
         load(write(tmp_path / "alone.jsonl", rows), tasks=True)
 
 
+def test_retrieval_alone_by_the_fields_that_are_read(own, tmp_path):
+    """``type`` in a file of pairs, or ``task`` in the published form, is not what tells tasks apart there."""
+    pairs = [{"query": f"q {n}", "positive": f"p {n}", "type": "symmetric_sts"} for n in range(4)]
+    other = [row | {"task": "sts"} for row in published("nq")]
+    for name, rows in (("pairs", pairs), ("other", other)):
+        with pytest.raises(InvalidValueError, match="other tasks than retrieval too"):
+            load(write(tmp_path / f"{name}.jsonl", rows), tasks=True)
+
+
+def test_a_users_own_file_has_all_its_negatives(own, tmp_path, recwarn):
+    path = write(tmp_path / "nq.jsonl", published("nq", negatives=15))
+    for wanted, kept in ((None, 15), (15, 15), (3, 3)):
+        [columns] = [list(found) for found in load(path, negatives=wanted).datasets.values()]
+        assert sum(name.startswith("negative_") for name in columns[0]) == kept
+    assert not recwarn.list
+
+
 def test_tasks_of_the_offline_blend():
     tasks = load("docs-blend", tasks=True).tasks
     assert tasks == {"retrieval": "retrieval", "packages": "clustering", "reviews": "classification", "graded": "sts"}

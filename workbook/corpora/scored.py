@@ -70,7 +70,7 @@ def bge_full(folder: str | Path | None = None, negatives: int = NEGATIVES) -> di
     return {name: scored(paths, negatives) for name, paths in sorted(_parts(place).items())}
 
 
-def scored(paths: Path | Sequence[Path], negatives: int = NEGATIVES) -> Dataset:
+def scored(paths: Path | Sequence[Path], negatives: int | None = NEGATIVES) -> Dataset:
     """The rows of one data set.
 
     Of several positives one is taken, and of more hard negatives than are wanted so many, both drawn by the sha256 of
@@ -83,7 +83,7 @@ def scored(paths: Path | Sequence[Path], negatives: int = NEGATIVES) -> Dataset:
 
     Args:
         paths: The file, or its parts in their order; ``.jsonl`` or ``.parquet``.
-        negatives: Largest number of hard negatives per row.
+        negatives: Largest number of hard negatives per row; None for all.
 
     Returns:
         The string columns query, positive, negative_1 and so on, query_instruction, document_instruction, task; and
@@ -98,7 +98,7 @@ def scored(paths: Path | Sequence[Path], negatives: int = NEGATIVES) -> Dataset:
         LENS, section 4.1 and appendix A.2.
     """
     paths = [paths] if isinstance(paths, Path) else list(paths)
-    wanted = whole("negatives", negatives, of="hard negatives")
+    wanted = None if negatives is None else whole("negatives", negatives, of="hard negatives")
     return arrow(paths, contrastive_rows, numbers=(SCORES,), negatives=wanted)
 
 
@@ -114,12 +114,12 @@ def task_of(kind: str) -> str:
     return next((task for name, task in _KINDS.items() if name in kind), RETRIEVAL)
 
 
-def contrastive_rows(paths: Sequence[Path], negatives: int) -> Iterator[dict[str, Any]]:
+def contrastive_rows(paths: Sequence[Path], negatives: int | None) -> Iterator[dict[str, Any]]:
     """The rows of :func:`scored`, one after the other; all are read twice, for the most negatives of a row.
 
     Args:
         paths: The parts of one data set.
-        negatives: Largest number of hard negatives per row.
+        negatives: Largest number of hard negatives per row; None for all.
     """
     sizes = [_wanted(row, negatives) for path in paths for row in _rows(path)]
     if len(sizes) < 2:
@@ -154,8 +154,8 @@ class _Row(NamedTuple):
     scores: tuple[list[float], list[float]] | None
 
 
-def _wanted(row: _Row, negatives: int) -> int:
-    return min(len(row.neg), 1 if _ONE in row.kind else negatives)
+def _wanted(row: _Row, negatives: int | None) -> int:
+    return min(len(row.neg), 1 if _ONE in row.kind else negatives or len(row.neg))
 
 
 def _drawn(query: str, texts: list[str]) -> list[int]:

@@ -246,6 +246,7 @@ def _scored_or_not(name: str, dataset: Dataset, task: str, rows: np.ndarray) -> 
         raise InvalidValueError(
             f"training data {name}", "a teacher's scores in every row, or in none",
             f"none in {len(absent)} of {len(rows)} rows, the first of them row {rows[absent[0]] + 1}",
+            "Score them, leave them out, or name a reranker or an encoder as the teacher.",
         )  # fmt: skip
     return dataset.remove_columns(SCORES) if len(absent) else dataset
 

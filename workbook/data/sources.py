@@ -31,6 +31,7 @@ _OTHER_MININGS = ("random", *(one for one in MININGS if one != "95"))
 _NEGATIVE = re.compile(r"negative(?:_(\d+))?")
 _WORDS = (5, 60)  # of a sentence of the docs corpus
 # Neither a single letter nor one of these abbreviations ends a sentence: "e.g. NumPy", "Cohen et al. (1996)".
+_PUBLISHED = {"query", "pos", "neg"}  # fields of bge-en-icl's data
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\b\w\.)(?<!\b(?:al|cf|vs|Eq)\.)\s+(?=[A-Z\"(])")
 
 
@@ -77,7 +78,8 @@ def read(
 
 
 def _task(row: dict[str, Any]) -> str:
-    return row.get(TASK) or task_of(str(row.get("type", "")))
+    """The task of a row, as :func:`_pairs` reads it."""
+    return task_of(str(row.get("type", ""))) if row.keys() >= _PUBLISHED else row.get(TASK) or RETRIEVAL
 
 
 def _docs_texts() -> list[str]:
@@ -147,8 +149,8 @@ def _pairs(path: Path, tasks: bool) -> dict[str, Dataset]:
     fields = {field for _, row in records(path) for field in row}
     if "text" in fields and not {"query", "positive"} & fields:
         raise _other_kind(path, "pairs, in fields query and positive", "texts, in a field text", "simcse")
-    if {"query", "pos", "neg"} <= fields:  # as bge-en-icl's data are published
-        return {path.stem: scored(path)}
+    if fields >= _PUBLISHED:
+        return {path.stem: scored(path, negatives=None)}
     negatives = sorted(filter(None, map(_NEGATIVE.fullmatch, fields)), key=lambda match: int(match[1] or 0))
     wanted = ("query", "positive", *(match[0] for match in negatives))
     optional = ("instruction", "document_instruction", *([TASK] if tasks else []))

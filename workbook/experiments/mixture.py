@@ -25,7 +25,7 @@ from ..evaluation.rankings import cosines
 from ..evaluation.run import cut_to
 from ..probes.dial import searched
 from ..scale import get_scale
-from .compare import caveat_of
+from .compare import caveat_of, judged, learned
 from .grid import Experiment, Variant
 from .lens import DENSE, MAX, SUM, UNTRAINED, WEIGHTED, beside
 from .suite import held_out_loss, row, smaller
@@ -74,15 +74,19 @@ def measure(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
 def gain(rows: pd.DataFrame) -> Estimate:
     """The hybrid minus the better of its two parts, over the same queries and seeds.
 
-    Which share is best, and which part, is known from the other half of the queries, under the same seed.
+    Which share is best, and which part, is known from the other half of the queries, under the same seed. It can't be
+    tested if a part was trained and did not learn.
 
     Args:
-        rows: Rows of one variant: columns seed, task, share, outcomes and trained.
+        rows: Rows of one variant, as from ``Run.experiment``: columns source, seed, metric, task, share, score,
+            outcomes and trained.
 
     Raises:
         MissingDataError: No shares were measured.
     """
-    rows = rows[rows["share"].notna()] if "share" in rows else rows.head(0)
+    rows = judged(rows)
+    losses = rows[rows["metric"] == "loss"]
+    rows = rows[rows["metric"] == "mrr"]
     if rows.empty:
         raise MissingDataError("Expected rows of shares, found none.")
     mixed, alone = {}, {}
@@ -91,7 +95,8 @@ def gain(rows: pd.DataFrame) -> Estimate:
         for kept, shares in ((mixed, [*by_share]), (alone, [min(by_share), max(by_share)])):
             kept[int(seed)] = {"": _crossed({share: by_share[share] for share in shares})}
     trained, caveat = bool(rows["trained"].any()), caveat_of(rows)
-    both = {"mixed": Quantity(mixed, trained, caveat=caveat), "alone": Quantity(alone, trained, caveat=caveat)}
+    why = next(filter(None, learned(losses.assign(variant=losses["task"])).values()), "") if trained else ""
+    both = {"mixed": Quantity(mixed, trained, why, caveat), "alone": Quantity(alone, trained, why, caveat)}
     return effect({"mixed": 1.0, "alone": -1.0}, both)
 
 

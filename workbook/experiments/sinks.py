@@ -24,7 +24,7 @@ from ..modules.context_length import context_length, word_length
 from ..scale import get_scale
 from ..training.recipe import Recipe, Stage
 from .causal2vec import evaluate_variant, parts_learned, without_context
-from .compare import quantities
+from .compare import judged, quantities
 from .grid import SUITES, Experiment, Variant
 from .suite import row, smaller
 
@@ -193,13 +193,14 @@ def claimed(rows: pd.DataFrame) -> dict[str, Quantity]:
         ``contextual_norm_at_word_length``; and all at torch's. Where the contextual half did not learn they are not
         tested, see :func:`~.causal2vec.parts_learned`.
     """
+    rows = judged(rows)
     learning, found = parts_learned(rows), {}
     at = {f"_at_{short}_length": name("MiniLM", length) for length, short in LENGTHS.items()}
     whole = {metric: of_metric for metric, of_metric in rows[rows["part"] == "whole"].groupby("metric")}
     tasks = {"": ("score", None), "_retrieval": ("score", "DocsRetrieval"), "_sts": ("score", "ParaphraseLadder")}
     for ending, (metric, task) in (tasks | {"_recency": ("recency", None)}).items():
         names = {f"causal2vec{ending}{length}": variant for length, variant in at.items()}
-        found |= quantities(whole[metric], {f"last_token{ending}": LAST} | names, task, learning)
+        found |= quantities(whole.get(metric, rows.head(0)), {f"last_token{ending}": LAST} | names, task, learning)
     norms = rows[rows["metric"] == "norm"]
     for side, part in (("eos", "eos"), ("contextual", "context")):
         names = {f"{side}_norm{length}": variant for length, variant in at.items()}

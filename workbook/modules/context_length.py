@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
 from typing import Any
@@ -12,7 +13,7 @@ from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from .. import backbones
 from ..corpora.authored import graded
-from ..errors import InvalidValueError, whole
+from ..errors import DamagedFileError, InvalidValueError, MissingDataError, whole
 from .contextual import ContextualDecoder, ContextualTokens
 
 LENGTHS = ("word", "torch")
@@ -92,15 +93,15 @@ def contextual_decoder(
 def check_loaded(module: ContextualDecoder) -> None:
     """Warn if the contextual token of a saved model is far from a word's length, as it was built or as it was trained.
 
-    Nothing is changed: a length that training chose is part of the model. On the meta device nothing can be measured.
+    Nothing is changed: a length that training chose is part of the model. On the meta device, and where the authored
+    texts are not there, nothing is measured: a model loads without them.
 
     Args:
         module: A decoder that reads contextual tokens.
-
-    Raises:
-        MissingDataError: The authored texts are not there.
     """
-    if module.encoder.device.type != "meta":
+    if module.encoder.device.type == "meta":
+        return
+    with contextlib.suppress(MissingDataError, DamagedFileError):
         hint = "workbook.probes.contextual_norms says in which texts it is a sink."
         _warn_if_far(context_length(module, _FEW), "of this model is", hint)
 

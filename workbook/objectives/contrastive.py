@@ -13,7 +13,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from sentence_transformers.sentence_transformer.losses import (
     CachedMultipleNegativesRankingLoss,
     MultipleNegativesRankingLoss,
@@ -38,20 +38,12 @@ class ContrastiveOptions(Options):
             positive of one row is right for another too.
         mini_batch_size: Rows that go through the model at once, with GradCache: a batch of any size takes the memory of
             one mini-batch, at the price of a second forward pass. None for the whole batch at once. Without in-batch
-            negatives rows don't need each other, and accumulation does the same at less cost.
+            negatives rows don't need each other, and accumulation, where it can be, does the same at less cost.
     """
 
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False, description="a positive number")] = 0.02
     in_batch: Annotated[bool, Field(description="True or False")] = True
     mini_batch_size: Annotated[Whole | None, Field(description="a positive whole number of rows, or None")] = None
-
-    @model_validator(mode="after")
-    def _gradcache_needs_in_batch_negatives(self) -> ContrastiveOptions:
-        if self.mini_batch_size is not None and not self.in_batch:
-            raise InvalidValueError(
-                "mini_batch_size", "None without in-batch negatives", self.mini_batch_size, "Accumulate."
-            )
-        return self
 
 
 class Contrastive(Objective):

@@ -96,6 +96,7 @@ def training_cost(
 
     Source: LLM2Vec, appendices D and G, and Anchor, table 7, which give hours.
     """
+    from ..corpora.scored import RETRIEVAL
     from ..data.rows import load  # here, since its imports take seconds
 
     turns = whole("turns", turns)
@@ -105,7 +106,9 @@ def training_cost(
     for name, model in models.items():
         module, stage = decoder_of(model, [name]), stages[name]
         data = load(**stage.reading() | {"scores": False}, tokenizer=module.tokenizer)
-        source, rows = next(iter(data.datasets.items()))
+        # Where tasks are told apart, a batch of retrieval.
+        source = min(data.datasets, key=lambda one: data.tasks.get(one, RETRIEVAL) != RETRIEVAL)
+        rows = data.datasets[source]
         batches[name] = rows[: stage.batch_size // stage.accumulation], data.prompts[source]
     with warnings.catch_warnings():
         # peft's and transformers' own calls of what transformers renamed.

@@ -332,8 +332,10 @@ def _keep_edited(copy: Path, left: str | None) -> None:
 def _surroundings() -> dict[str, Any]:
     """Everything besides the notebook that a result depends on: library, data, interpreter, installed versions."""
     # What is installed, not what is on sys.path: setuptools, once imported, puts the copies that it carries there.
-    folders = [*site.getsitepackages(), site.getusersitepackages()]
-    versions = {distribution.name: distribution.version for distribution in metadata.distributions(path=folders)}
+    folders = [*([site.getusersitepackages()] if site.ENABLE_USER_SITE else []), *site.getsitepackages()]
+    versions: dict[str, str] = {}
+    for distribution in metadata.distributions(path=folders):  # in the order in which they are imported
+        versions.setdefault(distribution.name, distribution.version)
     return {
         "library": folder_sha256(ROOT, "workbook/**/*.py", "data/**/*"),
         "python": platform.python_version(),

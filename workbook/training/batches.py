@@ -70,10 +70,11 @@ def batches_of(stage: Stage, data: TrainingData) -> Batches:
     held = {name: len(dataset) for name, dataset in data.datasets.items()}
     if sum(size // rows[name] for name, size in held.items()) < stage.accumulation:
         found = ", ".join(f"{name}: {size}" for name, size in held.items())
+        asked = "others.batch_size" if len(other) == len(held) else "batch_size"
         raise InvalidValueError(
-            "batch_size",
+            asked,
             f"no more rows than a data set has ({found})",
-            stage.batch_size,
+            sizes[asked],
             "Lower the batch size, or give more data.",
         )
     if small := [name for name, size in held.items() if size < rows[name]]:

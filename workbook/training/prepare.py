@@ -187,6 +187,8 @@ def check(
     if stage.teacher and (not kind.teacher or any(len(data.texts(name)) < 3 for name in taught)):
         got = "pairs without hard negatives" if kind.teacher else stage.objective
         raise InvalidValueError("teacher", "a contrastive stage whose data has hard negatives to score", got)
+    if stage.teacher and not taught:
+        raise InvalidValueError("teacher", "rows of retrieval, which alone are scored beside others", "none")
     if kind.reads == "chunks":  # laid out by no template
         if module.contextual_tokens:
             raise InvalidValueError(
