@@ -2,8 +2,8 @@
 
     python benchmarks/paper.py --output FOLDER [--backbones mistral llama qwen] [--methods llm2vec lens] [--stages mntp]
 
-Backbones, Causal2Vec's encoder and LENS' teacher are random, of the published sizes, and are written once below the
-folder (15 GB a backbone): nothing is fetched. So are the texts, which are as long as a stage cuts them. The table is
+Backbones and Causal2Vec's encoder are random, of the published sizes, and are written once below the folder (15 GB a
+backbone): nothing is fetched. So are the texts, which are as long as a stage cuts them. The table is
 ``paper.csv``, printed at the end; rows that it holds are not measured again. A stage that does not fit is a row with
 the reason, and the next one begins. All of it at a tiny size, on a CPU, in a minute:
 
@@ -34,8 +34,6 @@ from transformers import (
     MistralConfig,
     PreTrainedConfig,
     Qwen2Config,
-    XLMRobertaConfig,
-    XLMRobertaForSequenceClassification,
 )
 from transformers.utils import logging
 
@@ -61,12 +59,6 @@ BACKBONES = {
 
 ENCODER = BertConfig(max_position_embeddings=512)
 """The size of ``intfloat/e5-base-v2``, that of BERT."""
-
-TEACHER = XLMRobertaConfig(
-    hidden_size=1024, intermediate_size=4096, num_hidden_layers=24, num_attention_heads=16, vocab_size=250_002,
-    max_position_embeddings=514, num_labels=1,
-)  # fmt: skip
-"""The size of ``BAAI/bge-reranker-large``."""
 
 METHODS = ("llm2vec", "nv-embed", "lens", "causal2vec", "anchor")
 HEADS = 4
@@ -131,11 +123,14 @@ def random_data(folder: Path, rows: int, length: int) -> dict[str, str]:
 
 
 def short(stage: Stage, options: argparse.Namespace) -> Stage:
-    """A few steps of a stage, with as many rows a micro-batch as it has unless a smaller batch is asked for."""
+    """A few steps of a stage, with as many rows a micro-batch as it has unless a smaller batch is asked for.
+
+    Its rows are all of retrieval: LENS' largest batches. The scores that come with them take no time and are left out.
+    """
     batch = min(stage.batch_size, options.batch or stage.batch_size)
     changed: dict[str, Any] = {
         "steps": options.steps, "warmup_steps": 1, "decay_steps": None, "batch_size": batch, "blend": False,
-        "mixed": False,
+        "mixed": False, "others": None, "teacher": None,
         "accumulation": min(stage.accumulation, batch // 2), "max_length": min(stage.max_length, options.length),
     }  # fmt: skip
     if "mini_batch_size" in stage.options:
@@ -221,10 +216,6 @@ def rows_of(backbone: str, options: argparse.Namespace, known: set[tuple[str, ..
             print(f"{backbone}, {method}: its weights, {size / 1e9:,.1f} GB, do not fit the {there}", flush=True)
             continue
         for stage in wanted:
-            if stage.teacher:
-                judge = smaller(TEACHER, options)
-                made = random_model(models / f"teacher-{judge.hidden_size}", XLMRobertaForSequenceClassification, judge)
-                stage = stage.model_copy(update={"teacher": made})
             # Each step its own rows, and a chunk more than they fill.
             data = random_data(options.output, (options.steps + 1) * stage.batch_size, stage.max_length)
             found = measured(model, stage, data[get(stage.objective).reads], place)

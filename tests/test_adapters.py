@@ -136,6 +136,6 @@ def test_the_command(own, tmp_path, monkeypatch, capsys):
     assert exit.value.code == 0
     assert said.splitlines() == [
         f"Adapters: {folder}",
-        f"workbook.build(.., adapter={[str(folder)]}) merges them again.",
+        f"They are merged again by workbook.build(METHOD, BACKBONE, adapter={[str(folder)]}).",
     ]
     assert differing(tiny(adapter=folder), model) == []

@@ -47,6 +47,7 @@ def test_each_objective_trains_as_in_float32(own, monkeypatch, objective, size, 
     assert list(found["tokens"]) == list(wanted["tokens"])
 
 
+@pytest.mark.journey
 @pytest.mark.parametrize(("device", "dtype"), PLACES)
 @pytest.mark.parametrize("method", METHODS)
 def test_each_method_ends_within_noise_of_float32(own, monkeypatch, method, device, dtype):

@@ -258,6 +258,7 @@ def test_every_scale_trains_the_pooling_alone(scale):
     assert [one.name for one in dictionary.DECODER.trained_by(scale, "smollm2-135m").stages] == ["contrastive"]
 
 
+@pytest.mark.journey
 def test_a_cell_holds_what_the_instruments_say(model, docs, own):
     """On a small model; the look-up, dead latents and losses are found a second time."""
     sizes = SCALES["quick"].model_copy(update={"probe_texts": 3, "max_length": 300})

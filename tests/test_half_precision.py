@@ -14,6 +14,7 @@ from workbook.training import Adapter, train
 from workbook.training.trainer import StageTrainer
 
 
+@pytest.mark.journey
 @pytest.mark.parametrize("method", METHODS)
 def test_what_trains_moves_at_the_papers_rate(own, monkeypatch, method):
     """Nearly every entry with a gradient is another after five steps: those of no token of the data have none."""

@@ -14,6 +14,8 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from workbook.files import ROOT
 
+pytestmark = pytest.mark.journey
+
 PARAMETERS = 'scale = "quick"\nbackbone = "tiny-llama"\nseed = 0\nrerun = False\noutput_dir = "out"'
 START = (
     "import ipywidgets\nimport pandas as pd\nfrom workbook import figures\nfrom workbook.runs import notebook\n"

@@ -77,6 +77,7 @@ def test_other_ways_of_mining_have_the_same_queries(mining):
     assert 0.01 * len(rows) < (rows["negative_1"] == base["negative_1"]).sum() + 50 * (mining == "random") < len(rows)
 
 
+@pytest.mark.journey
 def test_naive_mining_is_harder_and_the_margins_lie_between():
     teacher, scores = backbones.load_encoder(device="cpu"), {}
     for mining in ("random", "90", "95", "99", "naive"):
@@ -94,6 +95,7 @@ def test_naive_mining_is_harder_and_the_margins_lie_between():
     assert (scores["naive"][0] > scores["naive"][1]).mean() > 0.2  # above the query's own document
 
 
+@pytest.mark.journey
 def test_mined_negatives_are_hard_and_below_the_margin():
     """The teacher's scores again, for some of the queries; other processors round otherwise."""
     rows = blend.docs_mined(None)["docs"].select([*range(12), *range(8988, 9000)]).to_pandas()

@@ -91,6 +91,7 @@ def test_in_encoding_at_most_a_twentieth_is_padding(narrow):
     assert seen["all"] <= 1.05 * seen["real"]
 
 
+@pytest.mark.journey
 def test_processes_of_sentence_transformers_give_the_same_vectors():
     """One for each device that ``encode`` is told; the modules go there as they are."""
     model = tiny("nv-embed")

@@ -70,6 +70,7 @@ def _problems(path):
             yield f"cell {cell['variant']}, {cell['seed']}: {cell}"
 
 
+@pytest.mark.journey
 def test_the_records_of_the_project():
     assert list(problems(RECORDED)) == []
 

@@ -19,6 +19,8 @@ from workbook.files import ROOT
 from workbook.papers import claims
 from workbook.runs import report, runner
 
+pytestmark = pytest.mark.journey
+
 PARAMETERS = 'scale = "cpu"\noutput_dir = ""'
 GOOD = [
     "from pathlib import Path",

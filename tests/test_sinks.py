@@ -285,6 +285,7 @@ def test_arms_with_examples_are_trained_by_them(encoder, own, tmp_path, method):
     assert np.abs(vectors["examples"] - vectors["no examples"]).max() > 1e-4
 
 
+@pytest.mark.journey
 def test_what_is_written_down_before(build, own):
     """Before training: the untrained decoder's; after: the trained one's; each as the probes say of the models."""
     untrained, model = build(), build()

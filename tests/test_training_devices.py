@@ -80,6 +80,7 @@ WHOLE = {"adapter": None}
 HEAD = {"options": {"train_head": True}}
 
 
+@pytest.mark.journey
 @pytest.mark.parametrize(
     ("objective", "method", "changes"),
     [
