@@ -82,12 +82,19 @@ def local_files(patterns: Sequence[str]) -> list[Path]:
     Raises:
         DamagedFileError: One of several files numbered like ``-00000-of-00002`` is missing.
     """
+    if not (folders := local_folders()):
+        return []
+    # In a folder of folders a bare name such as test.txt may be that of another data set.
+    folder, *below = folders
+    return _within(folder, patterns) or next(filter(None, (_within(one, patterns, bare=False) for one in below)), [])
+
+
+def local_folders() -> list[Path]:
+    """The folder that ``WORKBOOK_DATA`` names, and the folders in it; none where it names none."""
     if not (named := os.environ.get("WORKBOOK_DATA")):
         return []
     folder = Path(named).expanduser()
-    # In a folder of folders a bare name such as test.txt may be that of another data set.
-    below = sorted(one for one in folder.glob("*") if one.is_dir())
-    return _within(folder, patterns) or next(filter(None, (_within(one, patterns, bare=False) for one in below)), [])
+    return [folder, *sorted(one for one in folder.glob("*") if one.is_dir())]
 
 
 def local_place() -> str:

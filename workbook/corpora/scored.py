@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import DamagedFileError, MissingDataError, whole
 from ..texts import is_text
-from .reading import GET_AGAIN, arrow, local_place, records
+from .reading import GET_AGAIN, arrow, local_folders, local_place, records
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -236,12 +235,10 @@ def _folder(given: str | Path | None) -> Path:
         if not place.is_dir():
             raise MissingDataError(f"{REPOSITORY}: expected a folder at {place}, found none. {get} {place}.")
         return place
-    if named := os.environ.get("WORKBOOK_DATA"):
-        root = Path(named).expanduser()
-        below = sorted(one for one in root.glob("*") if one.is_dir())
-        places = [one / FOLDER for one in (root, *below)] + ([root] if root.name == FOLDER else [])
-        if found := next((one for one in places if one.is_dir()), None):
-            return found
+    folders = local_folders()
+    places = [one / FOLDER for one in folders] + [one for one in folders[:1] if one.name == FOLDER]
+    if found := next((one for one in places if one.is_dir()), None):
+        return found
     raise MissingDataError(
         f"{REPOSITORY}: looked for a folder {FOLDER} {local_place()}, found none. {get} FOLDER/{FOLDER}, and name "
         "FOLDER in WORKBOOK_DATA."
