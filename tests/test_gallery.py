@@ -2,6 +2,7 @@
 
 import re
 
+import nbformat
 import pandas as pd
 import pytest
 
@@ -32,7 +33,19 @@ def test_a_section_shows_the_figures_of_its_notebook(notebook):
     source = (ROOT / "notebooks" / f"{notebook}.ipynb").read_text(encoding="utf-8")
     for name in {*shown} - {FROM_METHODS}:
         drawn = "run.forest(" if name[3:] == "effects" else f'\\"{name[3:]}\\"'
-        assert drawn in source, f"{notebook} draws no {name}"
+        of_each = re.sub("(docs|other)", "{suite}", drawn)
+        assert drawn in source or of_each in source, f"{notebook} draws no {name}"
+
+
+@pytest.mark.parametrize("notebook", SECTIONS)
+def test_a_figure_in_a_notebook_has_the_gallerys_line_as_its_alternative_text(notebook):
+    lines = {*re.findall(r"!\[([^\]]+)\]\(\w+\.png\)", SECTIONS[notebook])}
+    outputs = [
+        o for cell in nbformat.read(ROOT / "notebooks" / f"{notebook}.ipynb", 4).cells for o in cell.get("outputs", [])
+    ]
+    images = [o.metadata.get("image/png", {}).get("alt") for o in outputs if "image/png" in o.get("data", {})]
+    assert images
+    assert {*images} <= lines
 
 
 @pytest.mark.parametrize("page", ["README.md", "figures/README.md"])
