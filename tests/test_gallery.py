@@ -58,7 +58,7 @@ def test_what_a_page_links_to_is_there(page):
 
 
 def test_a_figure_has_its_data_and_every_format():
-    stems = {path.stem for path in FIGURES.iterdir() if path.name != "README.md"}
+    stems = {path.stem for path in FIGURES.iterdir() if path.is_file() and path.name != "README.md"}
     for stem in stems:
         for ending in ("png", "svg", "pdf", "csv"):
             assert (FIGURES / f"{stem}.{ending}").stat().st_size, f"{stem}.{ending}"

@@ -3,6 +3,7 @@
 import doctest
 import re
 
+import badges
 import pandas as pd
 import pytest
 from published_tools import write_nv_embed
@@ -57,6 +58,16 @@ def test_the_verdicts_are_those_of_the_ledger():
     )
     verdicts = ("supported", "contradicted", "inconclusive", "not tested")
     assert [int(number) for number in said.groups()] == [counted.sum(), *(counted.get(one, 0) for one in verdicts)]
+
+
+def test_the_badges_are_todays_and_say_in_words_what_they_show():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name, svg in badges.drawn().items():
+        kept = (badges.FOLDER / f"{name}.svg").read_text(encoding="utf-8")
+        ours, theirs = (re.sub(r"anybadge_\d+", "", one).strip() for one in (kept, svg))  # ids are counted
+        assert ours == theirs, f"python tests/badges.py writes {name}.svg"
+        [said] = re.findall(rf"!\[([^\]]+)\]\(figures/badges/{name}\.svg\)", text)
+        assert re.sub(r"\W+", " ", said).lower() == re.sub(r"\W+", " ", " ".join(badges.stated()[name])).lower()
 
 
 def test_the_readme_fits_a_screen_or_two():

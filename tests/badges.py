@@ -1,0 +1,33 @@
+"""The badges of the README, from what they state; ``python tests/badges.py`` writes them."""
+
+import tomllib
+
+import pandas as pd
+from anybadge import Badge
+
+from workbook.files import ROOT
+
+FOLDER = ROOT / "figures" / "badges"
+
+
+def stated():
+    """What each badge states, by its file name: label and value."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").split()
+    pinned = dict(line.split("==") for line in lines if "==" in line)
+    verdicts = pd.read_csv(ROOT / "figures" / "07_claims.csv")["verdict"]
+    return {
+        "python": ("python", project["requires-python"]),
+        "transformers": ("transformers", pinned["transformers"]),
+        "claims": ("claims supported", f"{(verdicts == 'supported').sum()} of {len(verdicts)}"),
+    }
+
+
+def drawn():
+    """The drawing of each badge, by its file name."""
+    return {name: Badge(label, value, default_color="navy").badge_svg_text for name, (label, value) in stated().items()}
+
+
+if __name__ == "__main__":
+    for name, svg in drawn().items():
+        (FOLDER / f"{name}.svg").write_text(svg + "\n", encoding="utf-8")
