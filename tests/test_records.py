@@ -492,6 +492,14 @@ def test_what_nobody_asks_for_any_more_is_stale_and_goes(record, computed):
     assert len(computed) == 1
 
 
+def test_stale_cells_of_other_variants_stay_when_one_is_recorded(record):
+    record().fill([0, 1])
+    changed = record(version=2)
+    changed.fill([0, 1], ("trained",))
+    assert changed.stale() == ["02_small, plain, seed 0"]
+    assert sorted(cells(changed.load(stale=True))) == sorted(CELLS)
+
+
 # What lies there
 
 
@@ -857,7 +865,9 @@ def test_the_command_records_and_goes_on(workbook, record, tmp_path):
     *told, last = out.splitlines()
     assert [line.rpartition(",")[0] for line in told] == ["02_small: plain, seed 0", "02_small: trained, seed 0"]
     assert last == record().provenance()
-    code, out, _ = workbook(*command, "2")
+    code, out, _ = workbook(*command, "2", "--variant", "plain")
+    assert (code, cells(record().load())) == (0, CELLS[:2])  # it is not seeded
+    code, out, _ = workbook(*command, "2", "--variant", "trained")
     assert (code, cells(record().load())) == (0, CELLS)
     assert "seeds 0, 1, 3 cells" in out
     assert len(measured_by(tmp_path)) == 3
@@ -871,6 +881,11 @@ def test_the_command_records_and_goes_on(workbook, record, tmp_path):
         (["02_small", "--scale", "qick"], "Did you mean 'quick'?"),
         (["02_small", "--backbone", "tiny-lama"], "Did you mean 'tiny-llama'?"),
         (["02_small", "--seeds", "0"], "Invalid value for '--seeds'"),
+        (["02_small", "--variant", "trainde"], "Did you mean 'trained'?"),
+        (
+            ["02_small", "02_words", "--variant", "trained"],
+            "--variant: expected one experiment, got '02_small, 02_",
+        ),
         ([], "Missing argument"),
     ],
 )

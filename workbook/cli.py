@@ -346,6 +346,12 @@ def record(
     scale: ScaleOption = "cpu",
     backbone: Annotated[str, typer.Option(help="Carried model, folder or Hub id.")] = "smollm2-135m",
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, counted from 0.")] = 3,
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Only that variant, of a single experiment; may be repeated, in their order."
+        ),
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder; data/runs if not given.")] = None,
 ) -> None:
     """Record experiments, one variant and seed at a time; what is recorded and current is kept.
@@ -359,11 +365,16 @@ def record(
 
     get_scale(scale)
     chosen = [experiments.Record(experiment, scale, backbone, output) for experiment in experiments.find(notebooks)]
+    names = tuple(variant or ())
+    if names and len(chosen) > 1:
+        raise InvalidValueError("--variant", "one experiment", ", ".join(one.experiment.name for one in chosen))
+    for name in names:
+        chosen[0].experiment.variant(name)  # refuses one that does not exist
     for seed in range(seeds):  # a whole table of one seed is worth more than three seeds of half a table
         for one in chosen:
-            one.fill(range(seed + 1), wait=False, apart=True, progress=_progress(), told=_told)
+            one.fill(range(seed + 1), names, wait=False, apart=True, progress=_progress(), told=_told)
     for one in chosen:
-        one.fill(range(seeds), apart=True, progress=_progress(), told=_told)
+        one.fill(range(seeds), names, apart=True, progress=_progress(), told=_told)
         print(one.provenance())
 
 

@@ -141,8 +141,8 @@ class Record:
         """Compute missing and stale cells, keep each as soon as it is done, and return the rows of all cells asked for.
 
         Several processes may fill one record at a time: each takes cells that no other is computing. At the end, stale
-        cells that were not asked for are dropped. Cells whose rows are not those that were written count as missing; a
-        warning names them.
+        cells that were not asked for are dropped, unless only some variants were. Cells whose rows are not those that
+        were written count as missing; a warning names them.
 
         Args:
             seeds: Seeds.
@@ -196,8 +196,8 @@ class Record:
         with self._lock():
             frame, cells, changed = self._read()
             current = [cell for cell in cells if self._is_current(cell)]
-            if changed or len(current) < len(cells):
-                self._write(frame, current)
+            if changed or (len(current) < len(cells) and not variants):
+                self._write(frame, cells if variants else current)
         names = {(variant.name, seed) for variant, seed in asked}
         frame = self._with_outcomes(frame, cells)
         return frame.loc[[cell in names for cell in _cells(frame)]].reset_index(drop=True)
