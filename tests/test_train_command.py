@@ -464,3 +464,12 @@ def test_what_a_chain_is_at_scale_paper():
     assert workbook.methods.options("mean", "paper", "tiny-llama") == {}
     small = workbook.methods.options("causal2vec", "paper", "tiny-llama")
     assert small == {"encoder": "intfloat/e5-base-v2", "encoder_options": {"trainable": True, "length": "torch"}}
+
+
+@pytest.mark.parametrize(("writes", "template"), [("[INST] {} [/INST]", "causal2vec-chat"), ("user: {}", None)])
+def test_at_scale_paper_a_chat_of_llama_2_or_mistral_has_the_papers_form(tmp_path, writes, template):
+    backbones.load_decoder("tiny-llama", device="cpu", lm_head=True).save_pretrained(tmp_path)
+    tokenizer = backbones.load_tokenizer("tiny-llama")
+    tokenizer.chat_template = "{% for one in messages %}" + writes.format("{{ one['content'] }}") + "{% endfor %}"
+    tokenizer.save_pretrained(tmp_path)
+    assert workbook.methods.options("causal2vec", "paper", str(tmp_path)).get("template") == template

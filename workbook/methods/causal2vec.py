@@ -46,7 +46,7 @@ Whether last-token pooling learns at ``cpu`` depends on the suffix. With EOS Smo
 on held-out pairs of 3.3, 3.3 and 2.5 by seed, where chance is log 32 = 3.5. With the opening of its chat answers as
 suffix it reaches 1.6 with every seed, at the same rate, steps and pairs; with the contextual token, 2.1. More steps
 with EOS were not tried. ``build(.., suffix="answer")`` is this project's choice: in equation 2 a text ends in EOS. For
-its chat models of 7B the paper adds [INST] and [/INST], as template ``causal2vec-chat`` does.
+its chat models of 7B the paper adds [INST] and [/INST], as template ``causal2vec-chat`` does: see :func:`options`.
 """
 
 SMALL = {
@@ -84,6 +84,8 @@ def recipe(scale: str, backbone: str) -> Recipe:
 def options(scale: str, backbone: str) -> dict[str, Any]:
     """Options of the chain: at scale ``paper`` the paper's encoder, which small backbones also train, with adapters.
 
+    A backbone whose chat writes [INST], as the paper's models of 7B do, is read in its chat form.
+
     There the contextual token begins as torch initialises the layers, as in LLaVA, which the paper follows: scaling it
     to the length of a word is this project's. A build warns if that leaves it far from a word's length.
 
@@ -94,12 +96,13 @@ def options(scale: str, backbone: str) -> dict[str, Any]:
     Raises:
         UnknownNameError, ModelNotFoundError: No such scale or backbone.
 
-    Source: Causal2Vec, sections 4.3 and 4.5.2; table 7.
+    Source: Causal2Vec, sections 4.3 and 4.5.2; table 7; appendix A.1.
     """
     if get_scale(scale).name != "paper":
         return {}
     options = {"trainable": _small(backbone), "length": "torch"}
-    return {"encoder": "intfloat/e5-base-v2", "encoder_options": options}
+    chat = {"template": "causal2vec-chat"} if "[INST]" in str(backbones.load_tokenizer(backbone).chat_template) else {}
+    return {"encoder": "intfloat/e5-base-v2", "encoder_options": options} | chat
 
 
 def _small(backbone: str) -> bool:
