@@ -9,7 +9,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 import workbook as package
-from workbook import backbones, cli, compress
+from workbook import backbones, cli, compress, quantized
 from workbook.compress.calibration import Calibration, linears
 from workbook.errors import InvalidValueError, UnknownNameError
 from workbook.modules import load_embedder
@@ -368,7 +368,9 @@ def test_command_refuses(command, tmp_path):
     assert [one.name for one in tmp_path.iterdir()] == ["full"]
 
 
-def test_dynamic_layers_round_each_token_by_itself():
+@pytest.mark.parametrize("instructions", [True, False])
+def test_dynamic_layers_round_each_token_by_itself(monkeypatch, instructions):
+    monkeypatch.setattr(quantized, "multiplies_bytes", lambda: instructions)
     """Against loops over tokens and rows; a token that is large leaves the others as fine as they were."""
     torch.manual_seed(0)
     linear = torch.nn.Linear(24, 5)

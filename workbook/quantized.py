@@ -10,6 +10,7 @@ observers made for activations that are quantized too. What is stored here is a 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -62,10 +63,11 @@ class QuantizedLinear(nn.Module):
     """A linear layer that stores its weight in 8 bits and computes in the dtype of its input.
 
     The weight is dequantized in each forward pass: it saves memory and disk, not time, and needs no 8-bit products,
-    which many devices lack. A ``dynamic`` layer has such products on a CPU, which save time: each token's state is
-    rounded to 8 bits as well, with a scale of its own, found as it comes. One scale for a batch would serve the first
-    token, hundreds of times as large as the others, and round those away. On another device it rounds as on a CPU, and
-    multiplies in the dtype of its input. Whatever dtype the model is moved to, codes and scale keep their own.
+    which many devices lack. A ``dynamic`` layer has such products on a CPU with instructions for them
+    (:func:`multiplies_bytes`), where they save time: each token's state is rounded to 8 bits as well, with a scale of
+    its own, found as it comes. One scale for a batch would serve the first token, hundreds of times as large as the
+    others, and round those away. Elsewhere it rounds alike, and multiplies the codes in float32. Whatever dtype the
+    model is moved to, codes and scale keep their own.
 
     Args:
         columns: Width of the input.
@@ -107,7 +109,7 @@ class QuantizedLinear(nn.Module):
         rows = states.reshape(-1, self.in_features).float()
         steps = rows.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / 127
         codes = (rows / steps).round()
-        if states.device.type == "cpu":
+        if states.device.type == "cpu" and multiplies_bytes():
             products = torch._int_mm(codes.to(torch.int8), self.weight.t()).float()
         else:
             products = codes @ self.weight.t().float()
@@ -132,6 +134,13 @@ class QuantizedLinear(nn.Module):
 
 
 _WHOLE = {"weight": torch.int8, "scale": torch.int32}
+
+
+@lru_cache
+def multiplies_bytes() -> bool:
+    """Whether this CPU has instructions for products of 8 bits. Without them torch's take twenty times float32's."""
+    found = torch.cpu.get_capabilities()
+    return any(found.get(name, False) for name in ("avx512_vnni", "avx_vnni", "amx_int8", "i8mm"))
 
 
 def mark(decoder: PreTrainedModel, form: str, dynamic: bool = False) -> None:
