@@ -172,26 +172,25 @@ def _claims(run: Path | None) -> str:
         nothing = part["effect"].isna().groupby(part["claim"], sort=False).all().tolist()
         words["here"] = words["here"].mask(nothing, "")
         words["here"] += words["why"].map(lambda why: "" if why == "-" else f"<br><small>{why}</small>")
-        parts.append(f"## {paper}\n\n{_table(words[['verdict', 'claim', 'published', 'here']])}")
+        cells = _table(words[["verdict", "claim", "published", "here"]])
+        parts.append(f'## {paper}\n\n<div class="claims" markdown>\n\n{cells}\n\n</div>')
     return "\n\n".join(parts)
 
 
 def _committed() -> pd.DataFrame:
-    """The ledger of the committed notebooks, from the data of the figures that they drew."""
+    """The ledger of the committed notebooks, from the data of its figure; claims that are newer were not judged."""
     with tempfile.TemporaryDirectory() as folder:
         claims.write([], Path(folder) / "claims.json")
-        rows = ledger.table(folder)
-    drawn = pd.concat(map(pd.read_csv, sorted((ROOT / "figures").glob("*_effects.csv"))))
-    drawn = drawn.fillna({name: "" for name in drawn.columns[drawn.dtypes == rows.dtypes["claim"]]})
-    rows = pd.concat([rows[~rows["claim"].isin(drawn["claim"])], drawn])
-    verdicts = pd.read_csv(ROOT / "figures" / "07_claims.csv").set_index("claim")["verdict"]
-    papers = list(dict.fromkeys(claim.paper for claim in claims.load().values()))
-    rows = rows.assign(verdict=rows["claim"].map(verdicts).fillna(ledger.NOT_RUN))
+        known = ledger.table(folder)
+    drawn = pd.read_csv(ROOT / "figures" / "07_claims.csv")
+    drawn = drawn.fillna({name: "" for name in known.columns[known.dtypes == known.dtypes["claim"]]})
+    rows = pd.concat([drawn[drawn["claim"].isin(known["claim"])], known[~known["claim"].isin(drawn["claim"])]])
+    papers = list(known["paper"].unique())
     return rows.sort_values("paper", key=lambda names: names.map(papers.index), kind="stable")
 
 
 def _linked(verdict: str, notebook: str) -> str:
-    return f"[{verdict}](notebooks/{notebook}.md)" if notebook in {path.stem for path in CHAPTERS} else verdict
+    return f"[{verdict}](notebooks/{notebook}.md#results)" if notebook in {path.stem for path in CHAPTERS} else verdict
 
 
 def _table(frame: pd.DataFrame) -> str:

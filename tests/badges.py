@@ -15,9 +15,10 @@ def stated():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").split()
     pinned = dict(line.split("==") for line in lines if "==" in line)
-    verdicts = pd.read_csv(ROOT / "figures" / "07_claims.csv")["verdict"]
+    verdicts = pd.read_csv(ROOT / "figures" / "07_claims.csv").drop_duplicates("claim")["verdict"]
+    tested = [words.rpartition(" :: ")[2] for words in project["classifiers"] if "Python" in words]
     return {
-        "python": ("python", project["requires-python"]),
+        "python": ("python", " | ".join(tested)),
         "transformers": ("transformers", pinned["transformers"]),
         "claims": ("claims supported", f"{(verdicts == 'supported').sum()} of {len(verdicts)}"),
     }

@@ -13,7 +13,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from workbook.evaluation.effects import Quantity
 from workbook.files import ROOT
-from workbook.papers import claims
+from workbook.papers import claims, ledger
 
 pytest.importorskip("mkdocs", reason="the group `book` is not installed")
 
@@ -135,6 +135,12 @@ def test_every_claim_has_its_row(book):
     for claim in claims.load().values():
         assert pages_of._plain(claim.statement) in committed, claim.id
     drawn = pd.read_csv(ROOT / "figures" / "07_claims.csv")
+    rows = pages_of._committed()
+    measured = rows[rows["effect"].notna().groupby(rows["claim"]).transform("any")]
+    assert {"supported", "contradicted", "inconclusive"} <= {*measured["verdict"]}
+    assert measured["effect"].notna().sum() == drawn["effect"].notna().sum()
+    assert all(words in committed for words in ledger.readable(measured)["here"].map(pages_of._plain))
+    drawn = drawn.drop_duplicates("claim")
     for verdict, count in drawn["verdict"].value_counts().items():
         assert len(re.findall(rf"^\| \[?{verdict}\b", committed, re.MULTILINE)) == count
 
@@ -145,7 +151,7 @@ def test_the_ledger_of_a_run(book, tmp_path):
     values = {"encoder": Quantity.of_values(np.linspace(60, 62, 9)), "causal_weighted_mean": 10.0}
     claims.write([claims.judge(claim, values, scale="quick", notebook="00_start")], tmp_path / "claims.json")
     row = next(line for line in pages_of._claims(tmp_path).splitlines() if claim.statement[:40] in line)
-    assert row.startswith("| [supported](notebooks/00_start.md) |")
+    assert row.startswith("| [supported](notebooks/00_start.md#results) |")
     assert "+51" in row
 
 

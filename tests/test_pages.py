@@ -50,14 +50,20 @@ def test_every_python_block_is_run():
 
 
 def test_the_verdicts_are_those_of_the_ledger():
-    """In the sentence that counts them, and those of the gallery's figure."""
-    counted = pd.read_csv(ROOT / "figures" / "07_claims.csv")["verdict"].value_counts()
+    """In the sentence that counts them, and those of the gallery's figure, whose caption says where they come from."""
+    judged = pd.read_csv(ROOT / "figures" / "07_claims.csv").drop_duplicates("claim")
+    counted = judged["verdict"].value_counts()
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     said = re.search(
         r"Of the (\d+), (\d+) are supported, (\d+) contradicted, (\d+) inconclusive and (\d+) not tested", text
     )
     verdicts = ("supported", "contradicted", "inconclusive", "not tested")
     assert [int(number) for number in said.groups()] == [counted.sum(), *(counted.get(one, 0) for one in verdicts)]
+    read = judged["notebook"] == "09_compress"  # the one notebook that reads a record of scale quick
+    sources = [judged["scale"][~read].eq("quick").sum(), read.sum()]
+    sources += [judged["scale"].eq(scale).sum() for scale in ("cpu", "night")]
+    said = re.search(r"them: (\d+) from what they.*?quick`, (\d+) from a record.*?(\d+) from.*?cpu.*?(\d+) from", text)
+    assert [int(number) for number in said.groups()] == sources
 
 
 def test_the_badges_are_todays_and_say_in_words_what_they_show():
