@@ -59,6 +59,13 @@ def test_other_settings_are_refused_by_name(saved, options, said):
             loaded(saved, **options)
 
 
+def test_a_keyword_that_does_not_exist_is_refused_by_name(saved):
+    with pytest.raises(
+        UnknownNameError, match=r"option of load_embedder 'truncate_dims'\. Did you mean 'truncate_dim'"
+    ):
+        load_embedder(saved, truncate_dims=4)
+
+
 def test_both_parts_of_a_hybrid_get_the_settings(saved, tmp_path):
     part = load(saved)
     workbook.hybrid(part, part).save(str(tmp_path))

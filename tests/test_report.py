@@ -79,14 +79,18 @@ def test_a_notebooks_page_has_words_for_its_figures_contents_and_folded_solution
         assert len(page.find_all("main")) == 1
 
 
-def test_a_notebook_that_can_not_be_read_any_more_has_not_passed(tmp_path):
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_notebook_that_can_not_be_read_any_more_has_not_passed(tmp_path, gone):
     folder = made(tmp_path)
     whole, damaged = NOTEBOOKS
-    (folder / f"{damaged}.ipynb").write_text("{", encoding="utf-8")
+    if gone:
+        (folder / f"{damaged}.ipynb").unlink()
+    else:
+        (folder / f"{damaged}.ipynb").write_text("{", encoding="utf-8")
     page = BeautifulSoup(report.write(folder).read_text(encoding="utf-8"), "html.parser")
     assert "1 passed, 0 failed, 0 unfinished, 1 damaged." in " ".join(page.select_one("p.lead").text.split())
     rows = [row.select("td") for row in page.select("table tr")[1:3]]
     said = {about.text.split()[0]: (status.text.strip(), about.text) for about, status, _ in rows}
     assert said[whole][0] == "passed"
     assert said[damaged][0] == "damaged"
-    assert "found something else" in said[damaged][1]
+    assert ("it is gone" if gone else "found something else") in said[damaged][1]

@@ -379,6 +379,24 @@ def test_a_prompt_is_not_laid_out_twice(name, prompt, mark):
         TEMPLATES[name].encode(tiny_tokenizer(), ["a text"], prompt, 512, contextual_tokens=1)
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("nv-embed", "Instruct: Find the note\nQuery: basil and light"),
+        ("echo", None),
+        ("icl", "<instruct>Find the note\n<query>basil and light"),
+    ],
+)
+def test_a_text_is_not_laid_out_twice(name, text):
+    """Beside the instruction that it begins with; alone, or beside another, it is a text like any other."""
+    template, tokenizer = TEMPLATES[name], tiny_tokenizer()
+    text = text or template._front("Find the note") + " basil and light"
+    with pytest.raises(InvalidValueError, match="texts: expected bare texts beside an instruction"):
+        template.encode(tokenizer, ["a text", text], "Find the note", 512)
+    assert template.encode(tokenizer, [text], None, 512)
+    assert template.encode(tokenizer, [text], "Find the page", 512)
+
+
 @pytest.mark.parametrize("name", ["plain", "eos", "causal2vec", "causal2vec-before"])
 def test_a_template_without_marks_takes_a_prompt_as_it_is_written(name):
     rows = TEMPLATES[name].encode(tiny_tokenizer(), ["a text"], WRITTEN_OUT, 512, contextual_tokens=1)

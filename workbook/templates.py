@@ -8,6 +8,7 @@ a token is pooled if it covers a character of a pooled piece, whatever the token
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
@@ -137,8 +138,8 @@ class Template(BaseModel):
 
         Raises:
             InvalidValueError: The template's own tokens alone fill ``max_length``; with ``words_only``, a text of
-                special tokens; a text without any token where the tokenizer has no EOS; or an instruction that is
-                already laid out, where the template would do so again.
+                special tokens; a text without any token where the tokenizer has no EOS; or an instruction or a text
+                that is already laid out, where the template would do so again.
         """
         instruction = (instruction or "").strip()
         pieces = self.instructed if instruction else self.plain
@@ -147,6 +148,12 @@ class Template(BaseModel):
             raise InvalidValueError(
                 "instruction (prompt)", f"the bare instruction, which the template lays out as {layout!r}", instruction,
                 f"Leave {found[0].strip()!r} out, or build with template='plain', which adds nothing.",
+            )  # fmt: skip
+        front = self._front(instruction)
+        if front and (laid_out := next((text for text in texts if text.lstrip().startswith(front)), None)):
+            raise InvalidValueError(
+                "texts", f"bare texts beside an instruction, which the template lays out as {front!r}",
+                textwrap.shorten(laid_out, 80), "Give the text alone, or no prompt.",
             )  # fmt: skip
         if self.words_only:
             _refuse_markup(tokenizer, texts)
@@ -175,6 +182,14 @@ class Template(BaseModel):
             "{instruction}" in (string := piece.string) and string.strip() != "{instruction}"
             for piece in self.instructed
         )
+
+    def _front(self, instruction: str) -> str:
+        """What the template writes around an instruction in front of the text; empty if that is nothing of its own."""
+        if not instruction or not self._has_marks():
+            return ""
+        front, found, _ = "".join(piece.string for piece in self.instructed).partition("{text}")
+        front = re.sub(r"\{(bos|eos|context|examples)\}", "", front)
+        return front.replace("{instruction}", instruction).strip() if found and "{instruction}" in front else ""
 
     def closes(self, tokenizer: PreTrainedTokenizerBase) -> bool:
         """True if the last pooled token is of the suffix; otherwise it is one of the text's own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules.module import Module
 
 from .. import backbones
-from ..errors import InvalidValueError
+from ..errors import InvalidValueError, UnknownNameError
 from .context_length import check_loaded
 from .contextual import ContextualDecoder
 
@@ -44,6 +45,9 @@ def load_embedder(folder: str | os.PathLike, *, trust_remote_code: bool = False,
     """
     folder = Path(folder)
     backbones.capability(options.get("device"))  # refuses one that is not there
+    known = {*inspect.signature(SentenceTransformer.__init__).parameters} - {"self", "model_name_or_path", "modules"}
+    if unknown := sorted({*options} - known):
+        raise UnknownNameError("option of load_embedder", unknown[0], sorted(known))
     model_kwargs = {"use_safetensors": True} | (options.pop("model_kwargs", None) or {})  # nothing is unpickled
     with backbones.loading(folder, "a model that sentence-transformers can load", backbones.TRUST):
         if not trust_remote_code:

@@ -136,7 +136,8 @@ def _notebook(path: Path, entry: dict[str, Any]) -> dict[str, Any]:
         _write_notebook(path, notebook)
         row["executed"] = notebook
     except FileNotFoundError:  # not run yet, or begun anew this moment
-        pass
+        if row.get("status") == "passed":
+            row |= {"status": _DAMAGED, "problem": f"Expected the executed notebook {path}, it is gone. Run it again."}
     except DamagedFileError as error:
         row |= {"status": _DAMAGED, "problem": str(error)}
     return row
