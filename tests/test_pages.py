@@ -2,12 +2,15 @@
 
 import doctest
 import re
+import shlex
 
 import badges
 import pandas as pd
 import pytest
+import typer
 from published_tools import write_nv_embed
 
+from workbook import cli
 from workbook.files import ROOT
 
 NUMBER = r"-?\d+(?:\.\d+)?"
@@ -47,6 +50,26 @@ def test_every_python_block_is_run():
         blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
         assert blocks
         assert [block for block in blocks if not block.startswith(">>> ")] == []
+
+
+def test_every_command_of_a_page_is_one():
+    """Of blocks without a language, with options and arguments; and what sentences name."""
+    commands = typer.main.get_command(cli.app).commands
+    targets = re.findall(r"^(\w+)\b[^=\n]*:(?!=)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    seen = []
+    for page in ("README.md", "book/guide.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        blocks = re.findall(r"^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+        whole = [line for block in blocks for line in block.splitlines()]
+        for line in whole + re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text):
+            if not re.match(r"(workbook|make) [a-z]", line):
+                continue
+            tool, name, *rest = shlex.split(line, comments=True)
+            seen.append(tool)
+            assert name in (targets if tool == "make" else commands), line
+            if tool == "workbook" and line in whole:
+                commands[name].make_context(name, rest)
+    assert min(seen.count("workbook"), seen.count("make")) > 5
 
 
 def test_the_verdicts_are_those_of_the_ledger():

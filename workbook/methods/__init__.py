@@ -33,6 +33,10 @@ class Method(NamedTuple):
     recipe: Callable[[str, str], Recipe]
     options: Callable[[str, str], dict[str, Any]] = lambda scale, backbone: {}
 
+    def __repr__(self) -> str:
+        """Its parts in words; functions have none."""
+        return f"Method({self.chain.attention} attention, {self.chain.pooling} pooling, template {self.chain.template})"
+
 
 def _supervised(scale: str, backbone: str) -> Recipe:
     return Recipe(stages=(contrastive(scale),))
