@@ -134,3 +134,26 @@ def test_flash_attention_is_as_near_to_float32_as_sdpa(by_hand, name, mode, side
     usual, found = (states(device=device, dtype=dtype, attn_implementation=which) for which in ("sdpa", kernel))
     for exact, one, other in zip(wanted, usual, found, strict=True):
         assert (other - exact).abs().max() <= 2 * (one - exact).abs().max() + 1e-5
+
+
+@pytest.mark.parametrize(("device", "dtype", "kernel"), FLASH)
+@pytest.mark.parametrize(("name", "mode"), MODES)
+def test_flash_attention_reads_texts_that_are_packed_in_one_row_as_if_alone(by_hand, name, mode, device, dtype, kernel):
+    """Positions that begin again divide the row; to sdpa, in float32, each text is given alone."""
+    texts = ["a text of some words, longer than any window", "short", "one more"]
+
+    @torch.no_grad()
+    def states(packed, **place):
+        model = workbook.build("mean", name, attention=mode, **place)
+        rows = [model.preprocess([text])["input_ids"] for text in texts]
+        places = [torch.arange(row.shape[1])[None] for row in rows]
+        if packed:
+            rows, places = [torch.cat(rows, dim=1)], [torch.cat(places, dim=1)]
+        given = [(one.to(place["device"]) for one in pair) for pair in zip(rows, places, strict=True)]
+        made = [model[0].decoder(input_ids=ids, position_ids=at).last_hidden_state[0] for ids, at in given]
+        return torch.cat(made).float().cpu()
+
+    exact = states(False, device="cpu", dtype="float32", attn_implementation="sdpa")
+    usual = states(False, device=device, dtype=dtype, attn_implementation="sdpa")
+    found = states(True, device=device, dtype=dtype, attn_implementation=kernel)
+    assert (found - exact).abs().max() <= 2 * (usual - exact).abs().max() + 1e-5
