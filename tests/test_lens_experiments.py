@@ -6,7 +6,9 @@ import workbook
 from workbook import probes
 from workbook.corpora.authored import instruction_of
 from workbook.corpora.docs import load_docs
+from workbook.evaluation.run import cut_to
 from workbook.experiments.lens import CONTENT, keywords
+from workbook.experiments.suite import held_out_loss
 from workbook.scale import get_scale
 
 SIZES = get_scale("quick").model_copy(update={"queries": 12, "max_length": 200})
@@ -25,6 +27,9 @@ def test_keywords_counts_what_the_probe_shows():
     assert counted.loc[[*probes.KEYWORD_KINDS], "score"].sum() == pytest.approx(100)
     both = counted.loc[["own content word", "expansion"], "score"].sum()
     assert counted.loc[CONTENT, "score"] == pytest.approx(both)
+    [loss] = rows.loc[rows["metric"] == "loss", "outcomes"]
+    with cut_to(model, SIZES.max_length):
+        assert loss.score == held_out_loss(model).score
     texts = rows[rows["metric"] == "named"]
     assert texts["items"].tolist() == [0, 1]
     for text, named in zip(texts["items"], texts["text"], strict=True):

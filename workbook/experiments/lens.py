@@ -11,9 +11,10 @@ from .. import probes
 from ..corpora.authored import instruction_of
 from ..corpora.docs import load_docs
 from ..evaluation.outcomes import Outcomes
+from ..evaluation.run import cut_to
 from ..methods import lens
 from .grid import SUITES, Experiment, Variant
-from .suite import row, smaller, suites_and_loss
+from .suite import held_out_loss, row, smaller, suites_and_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,9 +90,10 @@ def keywords(model: SentenceTransformer, sizes: Scale, top: int = 5, shown: int 
 
     Returns:
         Rows of the metric ``kind``, one for each of `workbook.probes.KEYWORD_KINDS`, and ``content``, own content words
-        and expansion together: score (share of the clusters, in per cent), low, high, items (queries), outcomes. And
-        one row of the metric ``named`` for each of the first ``shown`` queries: ``text`` (the name of each cluster,
-        with a star behind own content words and a plus behind expansion) and ``items`` (the query's index).
+        and expansion together: score (share of the clusters, in per cent), low, high, items (queries), outcomes. One
+        row of the metric ``loss`` (nats), on held-out pairs: did the model learn? And one row of the metric ``named``
+        for each of the first ``shown`` queries: ``text`` (the name of each cluster, with a star behind own content
+        words and a plus behind expansion) and ``items`` (the query's index).
 
     Source: LENS, table 3; the rule of kinds is this project's, see `workbook.probes.keyword_kinds`.
     """
@@ -102,6 +104,8 @@ def keywords(model: SentenceTransformer, sizes: Scale, top: int = 5, shown: int 
     for name, members in kinds.items():
         held = found["kind"].isin(members).groupby(found["text"]).sum().reindex(range(len(queries)), fill_value=0)
         rows.append(row(name, Outcomes.of_values(held, queries, [top] * len(held), factor=100), metric="kind"))
+    with cut_to(model, sizes.max_length):
+        rows.append(row("held-out pairs", held_out_loss(model), metric="loss"))
     marks = found["kind"].map(_MARKS).fillna("")
     named = (found["name"].str.partition(", ")[0] + marks).groupby(found["text"]).agg(" ".join)
     texts = {"metric": "named", "task": "heaviest", "items": range(shown), "text": named.reindex(range(shown))}
@@ -134,7 +138,7 @@ KEYWORDS = Experiment(
     ),
     measure=keywords,
     inputs=("docs", "instructions/docs.csv"),
-    version=3,
+    version=4,
 )
 BY_SIZE = Experiment(
     name="04_clusters",
