@@ -94,7 +94,7 @@ STANDING = {
     "04_clusters": ("cpu", 15),
     "04_hybrid": ("cpu", 15),
     "04_dial": ("night", 2),
-    "05_length": ("night", 16),
+    "05_length": ("night", 21),
     "09_compress": ("quick", 8),
 }
 """Experiments whose grids wait for scale night: the scale of the record that notebooks read, and its cells so far."""
