@@ -78,6 +78,7 @@ def test_a_run_that_is_stopped_leaves_a_page_and_report_writes_one(workbook, sou
     assert page.exists()
 
 
+@pytest.mark.journey
 def test_run_shows_the_cell_of_each_notebook_in_a_terminal(source):
     command = ["run", "--notebooks", str(source), "--output", str(source / "output"), "--scale", "quick", "--jobs", "2"]
     read, write = pty.openpty()
@@ -172,6 +173,7 @@ def saved(tmp_path_factory):
     return folder
 
 
+@pytest.mark.journey
 def test_evaluate(saved, tmp_path):
     """In a process of its own, where loggers and warnings are as a user has them."""
     table = tmp_path / "table.csv"
@@ -230,6 +232,7 @@ def test_evaluate_takes_names_and_writes_what_mteb_reads(workbook, no_results, t
         workbook(*asked, "--mteb-results", folder)
 
 
+@pytest.mark.journey
 def test_a_hub_id_is_read_from_its_cache(saved, tmp_path):
     """In a process of its own: where the cache lies is read once."""
     snapshot = tmp_path / "models--someone--their-model" / "snapshots" / "0123abc"
@@ -341,6 +344,7 @@ def test_both_offline_suites_with_their_averages_apart(workbook, saved, docs):
     assert [line[2] for line in lines if line[:2] == ["mean", "other"]] == [*OWN, "other"]
 
 
+@pytest.mark.journey
 def test_several_devices_share_the_texts(evaluating, run_tasks):
     one = evaluating("--suite", "ParaphraseLadder", "--no-cache")[3]
     code, *_, two = evaluating("--suite", "ParaphraseLadder", "--no-cache", "--devices", "cpu,cpu")

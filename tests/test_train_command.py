@@ -77,6 +77,7 @@ def test_each_process_takes_its_device_before_the_model_is_loaded(tmp_path, monk
     assert "enough" in errors
 
 
+@pytest.mark.journey
 def test_train(data, tmp_path):
     folder = tmp_path / "out"
     with process("llm2vec", "-o", folder, "--scale", "quick", "--backbone", "tiny-llama", "--seed", 7, *data) as ran:
@@ -376,6 +377,7 @@ def test_too_little_text_names_file_and_stage(command, tmp_path):
     assert (code, err[: len(said)]) == (2, said)
 
 
+@pytest.mark.journey
 def test_a_warning_is_one_plain_line(own, tmp_path):
     """In a process, since pytest catches warnings before they are written."""
     (tmp_path / "twice.txt").write_text("\n".join([*TEXTS, TEXTS[0]]) + "\n")
