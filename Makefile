@@ -32,7 +32,7 @@ run: setup
 	$(BIN)/python -m workbook run --scale $(SCALE) --jobs $(JOBS)
 
 # What CI runs: the units on each push; before a change lands the journeys too, which are the notebooks and the tests
-# that take processes of their own or a quarter of a minute.
+# that take processes of their own or ten seconds.
 test test-notebooks: TESTS := tests notebooks
 test-units: TESTS := tests
 test-units: SELECTED := -m "not journey"

@@ -127,18 +127,21 @@ def test_the_rest_is_allowed(name, line):
 
 
 @pytest.mark.parametrize("module", ["workbook", "workbook.files", "workbook.scale", "workbook.cli"])
+@pytest.mark.journey
 def test_importing_is_cheap(module):
     program = f"import sys, {module}; print(*({HEAVY} & sys.modules.keys()))"
     result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert result.stdout.split() == []
 
 
+@pytest.mark.journey
 def test_a_notebook_starts_without_sentence_transformers():
     program = "import sys, workbook.runs.notebook; print('sentence_transformers' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert result.stdout.split() == ["False"]
 
 
+@pytest.mark.journey
 def test_every_part_is_reached_after_import_workbook():
     parts = ["evaluation", "probes", "modules", "templates", "figures"]
     program = f"import workbook; print(*(getattr(workbook, part).__name__ for part in {parts})); workbook.nothing"

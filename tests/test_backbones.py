@@ -44,6 +44,7 @@ def test_conversion_is_exact(smollm2_folder):
 
 
 @pytest.mark.parametrize("name", ["GGUFReader", "get_tensor_name_map"])
+@pytest.mark.journey
 def test_transformers_takes_from_gguf_what_is_made_once(name, monkeypatch):
     """It looks there at each call. Else each would read the file anew, and nobody would notice but by the clock."""
     monkeypatch.setattr(f"gguf.{name}", lambda *_, **__: (_ for _ in ()).throw(ZeroDivisionError))

@@ -128,6 +128,7 @@ def test_tests_generated_files_and_repetitions_stay_out(site):
     assert list(pairs.columns) == ["id", "query", "document", "package", "module", "name", "split"]
 
 
+@pytest.mark.journey
 def test_neither_the_order_of_files_nor_the_hash_seed_changes_a_byte(site):
     expected = corpus.build(["fake"]).to_json()
     record = site / "fake-1.0+cpu.dist-info" / "RECORD"

@@ -400,6 +400,7 @@ def test_style_does_not_depend_on_defaults(name, tmp_path):
     assert [path.read_bytes() for path in first.values()] == [path.read_bytes() for path in second.values()]
 
 
+@pytest.mark.journey
 def test_same_bytes_in_another_process(tmp_path):
     """Hash seeds and clocks differ between processes; the files don't."""
     program = "import sys, tests.test_figures as t; t.figures.save(t.DRAW['bars'](), 'x', t.SCORES, sys.argv[1])"

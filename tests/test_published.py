@@ -416,6 +416,7 @@ def test_names_that_are_none(tmp_path):
         published.find(str(tmp_path / "nothing"))
 
 
+@pytest.mark.journey
 def test_a_head_in_a_pickle_is_not_read_and_the_command_of_the_message_converts_it(copy):
     folder = copy("lens")
     expected = published.load(str(folder)).encode(TEXTS)
@@ -446,6 +447,7 @@ def snapshot(cache, name, folder=None):
     shutil.copytree(folder, place / "snapshots" / "0123abc", ignore=ignored)
 
 
+@pytest.mark.journey
 def test_hub_ids_are_read_from_the_cache_and_a_pickled_head_is_refused_before_the_download(folders, tmp_path):
     """In a process of its own: where the cache lies is read once."""
     snapshot(tmp_path, "nvidia/NV-Embed-v2", folders["nv-embed"][0])

@@ -139,6 +139,7 @@ def test_a_teacher_counts_by_its_content(own, tmp_path, monkeypatch):
     assert not {*before} & {*names(str(folder))}, "how scores are made counts too"
 
 
+@pytest.mark.journey
 def test_a_kept_stage_does_without_its_teacher(own, tmp_path, monkeypatch):
     """It is loaded where a stage trains; what is no teacher is refused before the data are read."""
     one = stage(mined(tmp_path), "contrastive", teacher=reranker(tmp_path / "teacher"), steps=1, max_length=64)

@@ -200,6 +200,7 @@ def test_the_model_comes_back_as_it_was(own, objective, adapter):
     assert not any(module.training for module in model.modules())
 
 
+@pytest.mark.journey
 def test_a_compiled_stage_learns_the_same(own):
     """Up to rounding; afterwards the layers are as they were."""
     models, losses = [], []

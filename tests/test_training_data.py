@@ -287,6 +287,7 @@ def test_a_limit_leaves_out_what_gets_a_single_row_and_says_when_nothing_is_left
         load(path, "contrastive", limit=limit)
 
 
+@pytest.mark.journey
 def test_the_fingerprint_is_of_the_content_alone(write):
     given = [{**row, "instruction": "Find the answer"} for row in QUESTIONS]
     path = write("mine.jsonl", jsonl(given))
