@@ -16,7 +16,7 @@ from workbook.training.prepare import prepared
 from workbook.training.teacher import TaughtCollator
 
 STAGES = [
-    (method, stage.name)
+    pytest.param(method, stage.name, marks=[pytest.mark.journey] * (method == "causal2vec"))
     for method in ("llm2vec", "nv-embed", "lens", "causal2vec", "anchor")
     for stage in workbook.recipe(method, "cpu").stages
 ]

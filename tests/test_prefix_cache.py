@@ -38,7 +38,9 @@ def kept(model):
     return list(model[0]._prefixes._kept)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(one, marks=pytest.mark.journey) if "causal2vec" in CASES[one] else one for one in CASES]
+)
 def test_vectors_are_those_of_the_plain_model(case):
     method, options = CASES[case]
     plain, cached = pair(method, "tiny-mistral", **options)
