@@ -37,6 +37,7 @@ def paper(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.journey
 def test_every_stage_of_the_papers_runs_and_is_measured_once(paper, monkeypatch, capsys):
     table = paper("--backbones", "mistral")
     methods = script("paper").METHODS
