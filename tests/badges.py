@@ -1,9 +1,8 @@
 """The badges of the README, from what they state; ``python tests/badges.py`` writes them."""
 
-import tomllib
-
 import pandas as pd
 from anybadge import Badge
+from test_environment import PROJECT, pins
 
 from workbook.files import ROOT
 
@@ -12,14 +11,11 @@ FOLDER = ROOT / "figures" / "badges"
 
 def stated():
     """What each badge states, by its file name: label and value."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").split()
-    pinned = dict(line.split("==") for line in lines if "==" in line)
     verdicts = pd.read_csv(ROOT / "figures" / "07_claims.csv").drop_duplicates("claim")["verdict"]
-    tested = [words.rpartition(" :: ")[2] for words in project["classifiers"] if "Python" in words]
+    tested = [words.rpartition(" :: ")[2] for words in PROJECT["classifiers"] if "Python" in words]
     return {
         "python": ("python", " | ".join(tested)),
-        "transformers": ("transformers", pinned["transformers"]),
+        "transformers": ("transformers", pins()["transformers"]),
         "claims": ("claims supported", f"{(verdicts == 'supported').sum()} of {len(verdicts)}"),
     }
 

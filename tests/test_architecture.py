@@ -126,8 +126,8 @@ def test_the_rest_is_allowed(name, line):
     assert breaches(line, name) == []
 
 
-@pytest.mark.parametrize("module", ["workbook", "workbook.files", "workbook.scale", "workbook.cli"])
 @pytest.mark.journey
+@pytest.mark.parametrize("module", ["workbook", "workbook.files", "workbook.scale", "workbook.cli"])
 def test_importing_is_cheap(module):
     program = f"import sys, {module}; print(*({HEAVY} & sys.modules.keys()))"
     result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -43,8 +43,8 @@ def test_conversion_is_exact(smollm2_folder):
     np.testing.assert_array_equal(weights[0, :32].numpy(), np.array(expected, dtype=np.float32))
 
 
-@pytest.mark.parametrize("name", ["GGUFReader", "get_tensor_name_map"])
 @pytest.mark.journey
+@pytest.mark.parametrize("name", ["GGUFReader", "get_tensor_name_map"])
 def test_transformers_takes_from_gguf_what_is_made_once(name, monkeypatch):
     """It looks there at each call. Else each would read the file anew, and nobody would notice but by the clock."""
     monkeypatch.setattr(f"gguf.{name}", lambda *_, **__: (_ for _ in ()).throw(ZeroDivisionError))

@@ -165,6 +165,13 @@ def test_mistakes_exit_with_2_and_one_message(workbook, source, arguments, messa
     assert "Traceback" not in err
 
 
+def test_a_folder_that_hides_a_method_is_named(workbook, tmp_path, monkeypatch):
+    (tmp_path / "mean").mkdir()
+    monkeypatch.chdir(tmp_path)
+    code, _, err = workbook("evaluate", "mean", "--backbone", "tiny-llama")
+    assert (code, "got 'the folder mean'" in err) == (2, True), err
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """An embedder, saved."""

@@ -383,14 +383,13 @@ def test_a_prompt_is_not_laid_out_twice(name, prompt, mark):
     ("name", "text"),
     [
         ("nv-embed", "Instruct: Find the note\nQuery: basil and light"),
-        ("echo", None),
+        ("echo", "Instruct:Find the note,\nQuery: basil and light"),
         ("icl", "<instruct>Find the note\n<query>basil and light"),
     ],
 )
 def test_a_text_is_not_laid_out_twice(name, text):
     """Beside the instruction that it begins with; alone, or beside another, it is a text like any other."""
     template, tokenizer = TEMPLATES[name], tiny_tokenizer()
-    text = text or template._front("Find the note") + " basil and light"
     with pytest.raises(InvalidValueError, match="texts: expected bare texts beside an instruction"):
         template.encode(tokenizer, ["a text", text], "Find the note", 512)
     assert template.encode(tokenizer, [text], None, 512)

@@ -368,8 +368,6 @@ def record(
     names = tuple(variant or ())
     if names and len(chosen) > 1:
         raise InvalidValueError("--variant", "one experiment", ", ".join(one.experiment.name for one in chosen))
-    for name in names:
-        chosen[0].experiment.variant(name)  # refuses one that does not exist
     for seed in range(seeds):  # a whole table of one seed is worth more than three seeds of half a table
         for one in chosen:
             one.fill(range(seed + 1), names, wait=False, apart=True, progress=_progress(), told=_told)

@@ -63,7 +63,7 @@ def load(
         return Embedder(build(name, backbone, device=device), name, name, _content(name, backbone))
     if backbone:
         hint = "Other models have their own. Name a method, such as mean."
-        got = f"the folder {folder.resolve()}" if os.path.isdir(folder) else name
+        got = f"the folder {name}" if os.path.isdir(folder) else name
         raise InvalidValueError("backbone", f"a method beside it, one of {[*METHODS]}", got, hint)
     options = {"device": device, "trust_remote_code": trust_remote_code}
     if os.path.isdir(folder):

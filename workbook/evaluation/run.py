@@ -331,9 +331,8 @@ def _undisturbed() -> Iterator[None]:
     try:
         with torch.random.fork_rng(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*superseded.*")
-            warnings.filterwarnings(
-                "ignore", message="The `get_sentence_embedding_dimension` method"
-            )  # mteb asks by it
+            # mteb asks by the old name.
+            warnings.filterwarnings("ignore", message="The `get_sentence_embedding_dimension` method")
             # mteb stops its logistic regression after 100 steps, on purpose: scores are what others get from it.
             warnings.filterwarnings("ignore", message="lbfgs failed to converge")
             yield

@@ -11,10 +11,9 @@ from .. import probes
 from ..corpora.authored import instruction_of
 from ..corpora.docs import load_docs
 from ..evaluation.outcomes import Outcomes
-from ..evaluation.run import cut_to
 from ..methods import lens
 from .grid import SUITES, Experiment, Variant
-from .suite import held_out_loss, row, smaller, suites_and_loss
+from .suite import loss_row, row, smaller, suites_and_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,8 +103,7 @@ def keywords(model: SentenceTransformer, sizes: Scale, top: int = 5, shown: int 
     for name, members in kinds.items():
         held = found["kind"].isin(members).groupby(found["text"]).sum().reindex(range(len(queries)), fill_value=0)
         rows.append(row(name, Outcomes.of_values(held, queries, [top] * len(held), factor=100), metric="kind"))
-    with cut_to(model, sizes.max_length):
-        rows.append(row("held-out pairs", held_out_loss(model), metric="loss"))
+    rows.append(loss_row(model, sizes))
     marks = found["kind"].map(_MARKS).fillna("")
     named = (found["name"].str.partition(", ")[0] + marks).groupby(found["text"]).agg(" ".join)
     texts = {"metric": "named", "task": "heaviest", "items": range(shown), "text": named.reindex(range(shown))}

@@ -195,9 +195,9 @@ class Record:
                     time.sleep(2)  # another process is computing what is left
         with self._lock():
             frame, cells, changed = self._read()
-            current = [cell for cell in cells if self._is_current(cell)]
-            if changed or (len(current) < len(cells) and not variants):
-                self._write(frame, cells if variants else current)
+            kept = cells if variants else [cell for cell in cells if self._is_current(cell)]
+            if changed or len(kept) < len(cells):
+                self._write(frame, kept)
         names = {(variant.name, seed) for variant, seed in asked}
         frame = self._with_outcomes(frame, cells)
         return frame.loc[[cell in names for cell in _cells(frame)]].reset_index(drop=True)

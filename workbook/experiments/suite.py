@@ -146,6 +146,17 @@ def held_out_loss(model: SentenceTransformer, batches: int = 2, size: int = 32, 
     return Outcomes.of_values(torch.cat(losses).tolist(), pairs["id"])
 
 
+def loss_row(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
+    """One row of the metric ``loss``: :func:`held_out_loss` of texts as long as those of the evaluation.
+
+    Args:
+        model: An embedder.
+        sizes: Sizes of evaluation.
+    """
+    with cut_to(model, sizes.max_length):
+        return row("held-out pairs", held_out_loss(model), metric="loss")
+
+
 def suites_and_loss(
     model: SentenceTransformer,
     sizes: Scale,
@@ -162,8 +173,7 @@ def suites_and_loss(
         outcomes.
     """
     scores = suites(model, sizes, others, english)
-    with cut_to(model, sizes.max_length):
-        return pd.concat([scores, row("held-out pairs", held_out_loss(model), metric="loss")], ignore_index=True)
+    return pd.concat([scores, loss_row(model, sizes)], ignore_index=True)
 
 
 @contextmanager
