@@ -36,6 +36,6 @@ def undescribed(module):
 
 
 def test_arguments_are_described():
-    commands = {"workbook.cli", "workbook.__main__"}  # they describe theirs in typer's way
-    modules = [importlib.import_module(name) for name in FILES if name not in commands]
+    commands = ("workbook.cli.", "workbook.__main__")  # they describe theirs in typer's way
+    modules = [importlib.import_module(name) for name in FILES if not name.startswith(commands)]
     assert [name for module in modules for name in undescribed(module)] == []

@@ -1,177 +1,23 @@
-"""The command line. Nothing heavy is imported before a command needs it."""
+"""Commands about models: train, take over, measure and compress them."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import sys
-import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import __version__
-from .errors import InvalidValueError, OutputError, WorkbookError
-from .files import ROOT
-from .scale import SCALES, get_scale, live_scale
+from ..errors import InvalidValueError, OutputError
+from ..scale import get_scale
+from .app import ScaleOption, app, bars_wanted, say
 
 if TYPE_CHECKING:
-    from .training import Evaluator
-
-app = typer.Typer(
-    name="workbook",
-    help="Five ways to turn a decoder-only LLM into a text embedder: learn them, train them, take them apart.",
-    epilog="Exit codes: 0 all went well; 1 a notebook failed, or can't run here; 2 a wrong argument, file or folder; "
-    "130 interrupted.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
-
-_LOG = logging.getLogger("workbook")
-"""What the library says of its decisions; its level is how much the command line tells."""
-
-ScaleOption = Annotated[str, typer.Option("--scale", "-s", help=f"How much of everything: {', '.join(SCALES)}.")]
-
-
-def main() -> None:
-    """Run the command line; an error that the user can fix prints as one message.
-
-    Raises:
-        SystemExit: With 2 after such an error, otherwise with the command's exit code.
-    """
-    try:
-        app()
-    except WorkbookError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-
-
-def _print_version(asked: bool) -> None:
-    if asked:
-        print(f"workbook {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-    verbose: Annotated[
-        bool,
-        typer.Option(
-            "--verbose", "-v", help="Say on stderr what train and evaluate decide: device, dtype, attention, caches."
-        ),
-    ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print results, warnings and errors alone: no bars.")
-    ] = False,
-) -> None:
-    """Take the options that come before a command."""
-    if verbose and quiet:
-        raise InvalidValueError("--quiet", "--quiet or --verbose", "both")
-    _LOG.setLevel(logging.INFO if verbose else logging.ERROR if quiet else logging.WARNING)
-    _LOG.handlers = [logging.StreamHandler()] if verbose else []
-
-
-@app.command()
-def run(
-    notebooks: Annotated[
-        list[str] | None, typer.Argument(metavar="[NN]...", help="Numbers or names, such as 01; all of them if none.")
-    ] = None,
-    scale: ScaleOption = "cpu",
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Run folder; outputs/SCALE of the project if not given.")
-    ] = None,
-    backbone: Annotated[str | None, typer.Option(help="Backbone; the notebooks' own default if not given.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed; the notebooks' own default if not given.")] = None,
-    rerun: Annotated[
-        bool | None,
-        typer.Option(help="Compute live what is otherwise read from recorded runs; by default above scale quick."),
-    ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="How many notebooks at a time.")] = 1,
-    cell_timeout: Annotated[
-        int | None, typer.Option(min=1, help="Seconds a cell may take; a longer one fails its notebook.")
-    ] = None,
-    source: Annotated[
-        Path | None, typer.Option("--notebooks", help="Folder of the notebooks, if not the project's.")
-    ] = None,
-) -> None:
-    """Execute notebooks and write a report, after each of them.
-
-    A stopped run continues where it was; an unchanged notebook is not run again.
-    A notebook that fails does not stop the others, but the exit code is 1.
-    """
-    from .runs import report, runner
-
-    rerun = live_scale(scale).name != "quick" if rerun is None else rerun
-    if backbone and (folder := Path(backbone).expanduser()).is_dir():
-        backbone = str(folder.resolve())  # a notebook runs in its own folder, where a relative path would start
-    optional = {"backbone": backbone, "seed": seed}
-    parameters = {"scale": scale, "rerun": rerun} | {k: v for k, v in optional.items() if v is not None}
-    chosen = runner.find(notebooks or [], source)
-    began = time.monotonic()
-    width = max(len(path.stem) for path in chosen)
-    failed = 0
-    folder = output or ROOT / "outputs" / scale
-    with _bars() as told, runner.Session(folder, parameters, cell_timeout, told) as session:
-        for outcome in session.run(chosen, jobs):
-            told(outcome.name)
-            failed += outcome.status == runner.FAILED
-            print(
-                f"{outcome.name:<{width}}  {outcome.status:<9}  {outcome.seconds:7.1f} s  "
-                f"({_clock(time.monotonic() - began)} elapsed)  {outcome.problem}".rstrip(),
-                flush=True,
-            )
-            page = report.write(session.folder)  # after each, so that a stopped run leaves one
-    print(f"Report: {page}")
-    raise typer.Exit(1 if failed else 0)
-
-
-@app.command("report")
-def write_report(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Run folder, such as outputs/cpu.")],
-) -> None:
-    """Write index.html, and a page for each executed notebook, into the folder of a run, finished or stopped."""
-    from .runs import report
-
-    print(f"Report: {report.write(folder)}")
-
-
-@app.command()
-def claims(
-    scale: ScaleOption = "cpu",
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Run folder; outputs/SCALE of the project if not given.")
-    ] = None,
-) -> None:
-    """Print what a run found for each claim of the papers; write ledger.json, ledger.csv and a figure into its folder.
-
-    Published and here are effects: the claimed difference in its units, with its 95% interval.
-    """
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    from .papers import ledger
-
-    folder = output or ROOT / "outputs" / get_scale(scale).name
-    rows = ledger.write(folder)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=180)
-    for paper, part in rows.groupby("paper", sort=False):
-        text = ledger.readable(part)
-        drawn = Table(*text.columns, title=paper, show_lines=True)
-        for cells in text.itertuples(index=False):
-            drawn.add_row(*map(escape, cells))
-        console.print(drawn)
-    print(ledger.counts(rows).to_string())
-    print(f"Ledger: {folder / 'ledger.json'}, {folder / 'ledger.csv'}")
+    from ..training import Evaluator
 
 
 @app.command()
@@ -234,8 +80,8 @@ def train(
     from datasets.utils import disable_progress_bars
     from transformers.utils import logging as transformers_logging
 
-    from . import backbones, methods, training
-    from .training.devices import take_device
+    from .. import backbones, methods, training
+    from ..training.devices import take_device
 
     given = _assigned("--option", "NAME=VALUE, such as suffix=answer", option or [])
     take_device(cpu=given.get("device") == "cpu")
@@ -279,7 +125,7 @@ def train(
         data=own,
         evaluator=evaluator,
         resume=resume,
-        progress=_progress(),
+        progress=bars_wanted(),
         report_to=report_to.split(",") if report_to else [],
     )
     if not PartialState().is_main_process:
@@ -302,7 +148,7 @@ def adapters(
 
     They are merged into the trained model's weights. On the backbone, in their order, they give its decoder again.
     """
-    from . import training
+    from .. import training
 
     folders = training.export_adapters(model, output)
     print(f"Adapters: {', '.join(map(str, folders))}")
@@ -329,51 +175,12 @@ def import_checkpoint(
     """
     from transformers.utils import logging as transformers_logging
 
-    from . import published
+    from .. import published
 
     if not sys.stderr.isatty():
         transformers_logging.disable_progress_bar()
-    published.convert(model, output, dtype, told=_told)
+    published.convert(model, output, dtype, told=say)
     print(f"Model: {output}")
-
-
-@app.command()
-def record(
-    notebooks: Annotated[
-        list[str],
-        typer.Argument(metavar="NN...", help="Numbers of notebooks, or names of experiments, in the order to record."),
-    ],
-    scale: ScaleOption = "cpu",
-    backbone: Annotated[str, typer.Option(help="Carried model, folder or Hub id.")] = "smollm2-135m",
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, counted from 0.")] = 3,
-    variant: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME", help="Only that variant, of a single experiment; may be repeated, in their order."
-        ),
-    ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder; data/runs if not given.")] = None,
-) -> None:
-    """Record experiments, one variant and seed at a time; what is recorded and current is kept.
-
-    Without --output, records go into data/runs, where notebooks read them. Name another folder for a trial.
-
-    Each is computed in a process of its own, so that memory does not grow over days.
-    A stopped command continues where it was. Several at once share the work.
-    """
-    from . import experiments
-
-    get_scale(scale)
-    chosen = [experiments.Record(experiment, scale, backbone, output) for experiment in experiments.find(notebooks)]
-    names = tuple(variant or ())
-    if names and len(chosen) > 1:
-        raise InvalidValueError("--variant", "one experiment", ", ".join(one.experiment.name for one in chosen))
-    for seed in range(seeds):  # a whole table of one seed is worth more than three seeds of half a table
-        for one in chosen:
-            one.fill(range(seed + 1), names, wait=False, apart=True, progress=_progress(), told=_told)
-    for one in chosen:
-        one.fill(range(seeds), names, apart=True, progress=_progress(), told=_told)
-        print(one.provenance())
 
 
 @app.command()
@@ -436,8 +243,8 @@ def evaluate(
         raise InvalidValueError("--mteb-results", "--cache", "--no-cache", "The files come from what is kept.")
     from transformers.utils import logging as transformers_logging
 
-    from . import embedders, evaluation
-    from .training.folder import CARD, write_scores
+    from .. import embedders, evaluation
+    from ..training.folder import CARD, write_scores
 
     # The output is a table: no loading bars, and no word on the dtype, which was chosen by measured capability.
     transformers_logging.disable_progress_bar()
@@ -458,7 +265,7 @@ def evaluate(
         key=one.key if cache else None,
         table=output,
         mteb_results=mteb_results,
-        progress=_progress(),
+        progress=bars_wanted(),
     )
     parts = [part for part in (table, evaluation.average(table)) if len(part)]
     for part in parts:
@@ -505,9 +312,9 @@ def compress(
         raise InvalidValueError("compress", "--sparsity, --form or both", "neither")
     from transformers.utils import logging as transformers_logging
 
-    from . import compress as compression
-    from . import embedders
-    from .files import atomic_folder, refuse_filled
+    from .. import compress as compression
+    from .. import embedders
+    from ..files import atomic_folder, refuse_filled
 
     refuse_filled(output)
     transformers_logging.disable_progress_bar()
@@ -532,40 +339,10 @@ def compress(
     print(f"Model: {output}")
 
 
-@app.command()
-def doctor() -> None:
-    """Print what is installed, which models are available, which device is used, and whether the notebooks can run."""
-    from . import doctor
-
-    findings = doctor.examine()
-    width = max(len(finding.name) for finding in findings)
-    marks = {True: "ok", False: "MISSING", None: "-"}
-    for finding in findings:
-        print(f"{marks[finding.well]:<7}  {finding.name:<{width}}  {finding.detail}")
-    ready = all(finding.well is not False for finding in findings)
-    print("The notebooks can run." if ready else "The notebooks can't run: see what is MISSING above.")
-    raise typer.Exit(0 if ready else 1)
-
-
 def _evaluator(suites: list[str] | None, every: int, scale: str) -> Evaluator:
-    from . import evaluation
+    from .. import evaluation
 
     return evaluation.along(suites or evaluation.OFFLINE_SUITES, every, scale)
-
-
-def _progress() -> bool | None:
-    """Whether to show bars, as the library takes it: not if the command is quiet, else where there is a terminal."""
-    return None if _LOG.isEnabledFor(logging.WARNING) else False
-
-
-def _told(what: str) -> None:
-    """Say what was done beside a bar, or in a log, where it is seen at once; not if the command is quiet."""
-    from tqdm import tqdm
-
-    if _progress() is False:
-        return
-    tqdm.write(what)
-    sys.stdout.flush()
 
 
 def _assigned(option: str, expected: str, entries: Iterable[str]) -> dict[str, str]:
@@ -587,39 +364,3 @@ def _plain(value: str) -> Any:
         return json.loads(value)
     except ValueError:
         return value
-
-
-@contextlib.contextmanager
-def _bars() -> Iterator[Callable[..., None]]:
-    """A bar for each notebook that runs, if the output is a terminal and the command not quiet.
-
-    Yields:
-        Function of a notebook, of the number of the cell that begins, and of the number of all; without these the
-        notebook has ended, and its bar goes away.
-    """
-    if _progress() is False or not sys.stdout.isatty():
-        yield lambda *_: None
-        return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    cells = TextColumn("cell {task.fields[cell]} of {task.total}")
-    with Progress(
-        TextColumn("{task.description}"), BarColumn(), cells, TimeElapsedColumn(), transient=True
-    ) as progress:
-        tasks: dict[str, Any] = {}
-
-        def told(name: str, cell: int = 0, of: int = 0) -> None:
-            if not cell:
-                if name in tasks:
-                    progress.remove_task(tasks.pop(name))
-            elif name in tasks:
-                progress.update(tasks[name], completed=cell - 1, cell=cell)
-            else:
-                tasks[name] = progress.add_task(name, total=of, cell=cell)
-
-        yield told
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    return f"{minutes}:{seconds:02d}"
