@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import torch
 from sentence_transformers.util import batch_to_device
@@ -102,7 +103,7 @@ class Calibration:
         with torch.no_grad(), without_autocast(model.device):
             for text in texts:
                 features = batch_to_device(module.preprocess([text], prompt=instruction), model.device)
-                with _seen(self._blocks) as calls:
+                with _called(self._blocks) as calls:
                     module(features)
                 self._states.append(calls[0][0])
                 self._options.append([options for _, options in calls])
@@ -150,15 +151,20 @@ class Calibration:
 
 
 @contextmanager
-def _seen(blocks: list[nn.Module]) -> Iterator[list[tuple[torch.Tensor, dict[str, Any]]]]:
-    """States and options with which each block is called in the ``with`` block."""
+def _called(blocks: list[nn.Module]) -> Iterator[list[tuple[torch.Tensor, dict[str, Any]]]]:
+    """States and options with which each block is called in the ``with`` block, where none computes anything.
+
+    So every block is called with the states that the first one reads, and with options of its own.
+    """
     calls = []
 
-    def note(_: nn.Module, given: tuple, options: dict[str, Any]) -> None:
-        options = dict(options)
-        calls.append((given[0] if given else options.pop("hidden_states"), options))
+    def passed(hidden_states: torch.Tensor, **options: Any) -> torch.Tensor:
+        calls.append((hidden_states, options))
+        return hidden_states
 
-    with _hooked(block.register_forward_pre_hook(note, with_kwargs=True) for block in blocks):
+    with ExitStack() as held:
+        for block in blocks:
+            held.enter_context(mock.patch.object(block, "forward", passed))
         yield calls
 
 
@@ -180,13 +186,7 @@ def _read(block: nn.Module, hessian: bool) -> Iterator[dict[str, Inputs]]:
 
         return note
 
-    with _hooked(linear.register_forward_pre_hook(noting(name, linear)) for name, linear in linears(block).items()):
-        yield inputs
-
-
-@contextmanager
-def _hooked(handles: Iterator[Any]) -> Iterator[None]:
     with ExitStack() as held:
-        for handle in handles:
-            held.callback(handle.remove)
-        yield
+        for name, linear in linears(block).items():
+            held.callback(linear.register_forward_pre_hook(noting(name, linear)).remove)
+        yield inputs

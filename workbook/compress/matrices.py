@@ -80,8 +80,13 @@ def mask(scores: torch.Tensor, sparsity: str | float, per: str = "row") -> torch
     else:
         groups = scores if per == "row" else scores.reshape(1, -1)
         dropped = int(groups.shape[1] * share)
-    lowest = groups.argsort(dim=1, stable=True)[:, :dropped]
-    return torch.ones_like(groups, dtype=torch.bool).scatter_(1, lowest, False).view(rows, columns)
+    if not dropped:
+        return torch.ones_like(scores, dtype=torch.bool)
+    highest = groups.kthvalue(dropped, dim=1, keepdim=True).values  # of those that go; faster than sorting all
+    kept, equal = groups > highest, groups == highest
+    spare = groups.shape[1] - dropped - kept.sum(dim=1, keepdim=True)
+    last = equal.flip(1).cumsum(dim=1).flip(1) <= spare  # of equal scores the last stay
+    return (kept | equal & last).view(rows, columns)
 
 
 def sparsegpt(weight: torch.Tensor, hessian: torch.Tensor, sparsity: str | float, block: int = BLOCK) -> torch.Tensor:
@@ -203,22 +208,22 @@ def _compensated(
         block: Columns after which the rest is updated.
     """
     block = whole("block", block)
-    left = _matrix("weight", weight).clone()
-    factor = _factor(hessian, left.shape[1]).to(left.dtype)
+    left = _matrix("weight", weight).T.contiguous()  # a column is a row here, whose numbers lie side by side
+    factor = _factor(hessian, len(left)).to(left.dtype)
     kept = torch.ones_like(left, dtype=torch.bool)
-    for begin in range(0, left.shape[1], block):
-        end = min(begin + block, left.shape[1])
-        errors = torch.zeros_like(left[:, begin:end])
+    for begin in range(0, len(left), block):
+        end = min(begin + block, len(left))
+        errors = torch.zeros_like(left[begin:end])
         for column in range(begin, end):
             if chosen and (column - begin) % every == 0:
                 part = slice(column, min(column + every, end))
-                kept[:, part] = chosen(left[:, part], factor.diagonal()[part])
-            made = changed(left[:, column], kept[:, column], column)
-            error = (left[:, column] - made) / factor[column, column]
-            left[:, column + 1 : end] -= error.outer(factor[column, column + 1 : end])
-            left[:, column], errors[:, column - begin] = made, error
-        left[:, end:] -= errors @ factor[begin:end, end:]
-    return left
+                kept[part] = chosen(left[part].T, factor.diagonal()[part]).T
+            made = changed(left[column], kept[column], column)
+            error = (left[column] - made) / factor[column, column]
+            left[column + 1 : end].addr_(factor[column, column + 1 : end], error, alpha=-1)
+            left[column], errors[column - begin] = made, error
+        left[end:] -= factor[begin:end, end:].T @ errors
+    return left.T.contiguous()
 
 
 def _factor(hessian: torch.Tensor, columns: int) -> torch.Tensor:
