@@ -26,7 +26,7 @@ from ..evaluation.run import cut_to
 from ..probes.dial import searched
 from ..scale import get_scale
 from .compare import caveat_of, judged, learned
-from .grid import Experiment, Variant
+from .grid import Experiment
 from .lens import DENSE, MAX, SUM, UNTRAINED, WEIGHTED, beside
 from .suite import held_out_loss, row, smaller
 
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 SHARES = tuple(np.linspace(0, 1, 11).round(1).tolist())
 """Shares of the second model in the mean of both cosines; weight w of `workbook.hybrid` is the share w / (1 + w)."""
+
+PAIRS = {"lexicon + dense": (MAX, DENSE), "lexicon + lexicon": (MAX, SUM), "dense + dense": (DENSE, WEIGHTED)}
+"""Two embedders each: of two kinds, and the controls."""
 
 
 def measure(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
@@ -121,18 +124,12 @@ MIXTURE = Experiment(
     name="04_mixture",
     description="Lexicon and dense embedders, and two of each kind, by the share of the second: docs",
     variants=(
-        beside(
-            UNTRAINED,
-            Variant(UNTRAINED, "lens"),
-            Variant(f"{UNTRAINED} dense", "mean", options={"attention": "bidirectional", "template": "lens"}),
-        ),
-        beside("lexicon + dense", MAX, DENSE),
-        beside("lexicon + lexicon", MAX, SUM),
-        beside("dense + dense", DENSE, WEIGHTED),
+        *(beside(f"{name}, {UNTRAINED}", *(replace(one, stages=()) for one in pair)) for name, pair in PAIRS.items()),
+        *(beside(name, *pair) for name, pair in PAIRS.items()),
     ),
     sizes=_sizes,
     measure=measure,
     inputs=("docs", "instructions/docs.csv"),
-    rerun_variants=(UNTRAINED,),
+    rerun_variants=(f"lexicon + dense, {UNTRAINED}",),
 )
 EXPERIMENTS = (MIXTURE,)
