@@ -83,6 +83,30 @@ def test_a_gain_that_is_there_is_found():
     assert "second did not learn" in untaught.why
 
 
+def test_two_kinds_gain_more_than_a_control_that_gains_less():
+    query = np.random.default_rng(0).normal(50, 10, 400)
+
+    def pair(height):
+        return drawn({w: lambda seed, w=w: outcomes(query + 4 * height * w * (1 - w)) for w in mixture.SHARES})
+
+    found = mixture.gain(pair(3.0), beyond=pair(2.0))
+    assert found.value == pytest.approx(1.0)
+    assert found.low > 0
+    assert mixture.gain(pair(2.0), beyond=pair(2.0)).value == 0
+
+
+def test_the_curve_is_of_differences_from_the_better_part():
+    query = np.random.default_rng(0).normal(50, 10, 400)
+    found = mixture.curve(
+        drawn({share: lambda seed, share=share: outcomes(query + share) for share in (0.0, 0.5, 1.0)})
+    )
+    assert found["share"].tolist() == [0.0, 0.5, 1.0]
+    assert found["effect"].tolist() == pytest.approx([-1.0, -0.5, 0.0])  # from the second, which is better
+    assert (found["high"] - found["low"] < 0.1).all()  # of pairs: the queries' own spread of ten is not in it
+    with pytest.raises(MissingDataError, match="rows of shares"):
+        mixture.curve(drawn({}))
+
+
 def test_the_luck_of_the_best_is_no_gain():
     generator, found, naive = np.random.default_rng(0), [], []
     for _ in range(200):

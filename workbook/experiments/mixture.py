@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -74,7 +74,7 @@ def measure(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     return pd.concat([*mixed, *losses], ignore_index=True)
 
 
-def gain(rows: pd.DataFrame) -> Estimate:
+def gain(rows: pd.DataFrame, beyond: pd.DataFrame | None = None) -> Estimate:
     """The hybrid minus the better of its two parts, over the same queries and seeds.
 
     Which share is best, and which part, is known from the other half of the queries, under the same seed. It can't be
@@ -83,24 +83,69 @@ def gain(rows: pd.DataFrame) -> Estimate:
     Args:
         rows: Rows of one variant, as from ``Run.experiment``: columns source, seed, metric, task, share, score,
             outcomes and trained.
+        beyond: Rows of another variant, whose own gain is subtracted: do two kinds gain more than two of one kind?
 
     Raises:
         MissingDataError: No shares were measured.
     """
+    weights, both = {"mixed": 1.0, "alone": -1.0}, _chosen(rows)
+    if beyond is not None:
+        weights |= {f"other {name}": -weight for name, weight in weights.items()}
+        both |= {f"other {name}": one for name, one in _chosen(beyond).items()}
+    return effect(weights, both)
+
+
+def curve(rows: pd.DataFrame) -> pd.DataFrame:
+    """Every share minus the better part, the one with the higher mean over all queries and seeds.
+
+    Args:
+        rows: As for :func:`gain`.
+
+    Returns:
+        One row per share: ``share``, ``effect`` (points of mean reciprocal rank), ``low`` and ``high``, the 95%
+        interval over the same queries and seeds.
+
+    Raises:
+        MissingDataError: No shares were measured.
+    """
+    by_seed, said = _measured(rows)
+    by_share = {
+        share: Quantity({seed: {"": several[share]} for seed, several in by_seed.items()}, **said)
+        for share in next(iter(by_seed.values()))
+    }
+    better = max((min(by_share), max(by_share)), key=lambda end: effect({"it": 1.0}, {"it": by_share[end]}).value)
+    found = {
+        share: effect({"it": 1.0, "better": -1.0}, {"it": one, "better": by_share[better]})
+        for share, one in by_share.items()
+    }
+    return pd.DataFrame([(share, one.value, one.low, one.high) for share, one in found.items()],
+                        columns=["share", "effect", "low", "high"])  # fmt: skip
+
+
+def _chosen(rows: pd.DataFrame) -> dict[str, Quantity]:
+    """The best share, and the better part alone, as chosen on other queries."""
+    by_seed, said = _measured(rows)
+    ends = {seed: {share: found[share] for share in (min(found), max(found))} for seed, found in by_seed.items()}
+    return {
+        name: Quantity({seed: {"": _crossed(several)} for seed, several in of_seeds.items()}, **said)
+        for name, of_seeds in (("mixed", by_seed), ("alone", ends))
+    }
+
+
+def _measured(rows: pd.DataFrame) -> tuple[dict[int, dict[float, Outcomes]], dict[str, Any]]:
+    """Outcomes by seed and share; and what every quantity made of them says of itself."""
     rows = judged(rows)
     losses = rows[rows["metric"] == "loss"]
     rows = rows[rows["metric"] == "mrr"]
     if rows.empty:
         raise MissingDataError("Expected rows of shares, found none.")
-    mixed, alone = {}, {}
-    for seed, of_seed in rows.groupby("seed"):
-        by_share: dict[float, Outcomes] = dict(zip(of_seed["share"], of_seed["outcomes"], strict=True))
-        for kept, shares in ((mixed, [*by_share]), (alone, [min(by_share), max(by_share)])):
-            kept[int(seed)] = {"": _crossed({share: by_share[share] for share in shares})}
-    trained, caveat = bool(rows["trained"].any()), caveat_of(rows)
+    by_seed = {
+        int(seed): dict(zip(of_seed["share"], of_seed["outcomes"], strict=True))
+        for seed, of_seed in rows.groupby("seed")
+    }
+    trained = bool(rows["trained"].any())
     why = next(filter(None, learned(losses.assign(variant=losses["task"])).values()), "") if trained else ""
-    both = {"mixed": Quantity(mixed, trained, why, caveat), "alone": Quantity(alone, trained, why, caveat)}
-    return effect({"mixed": 1.0, "alone": -1.0}, both)
+    return by_seed, {"trained": trained, "why": why, "caveat": caveat_of(rows)}
 
 
 def _crossed(by_share: Mapping[float, Outcomes]) -> Outcomes:
