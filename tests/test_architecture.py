@@ -104,7 +104,7 @@ def test_imports_point_downward():
         ("figures/charts.py", "import torch.nn", "figures knows torch"),
         ("probes/states.py", "from matplotlib import pyplot", "probes knows matplotlib"),
         ("extra.py", "", "extra has no layer"),
-        ("cli/app.py", "from .. import extra", "extra has no layer"),
+        ("cli/application.py", "from .. import extra", "extra has no layer"),
     ],
 )
 def test_breaches_are_seen(name, line, breach):

@@ -237,9 +237,7 @@ def test_an_encoder_of_foreign_code_is_refused_by_its_name(tmp_path):
 def test_a_converted_folder_that_was_cleaned_is_converted_again(left, sound, tmp_path, monkeypatch):
     """What cleans a cache takes files by their age. Instead of the conversion, which takes long, a copy."""
     monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path))
-    monkeypatch.setattr(
-        folders, "_convert_gguf", lambda _, folder: shutil.copytree(sound, folder, dirs_exist_ok=True)
-    )
+    monkeypatch.setattr(folders, "_convert_gguf", lambda _, folder: shutil.copytree(sound, folder, dirs_exist_ok=True))
     converted = backbones.resolve(SMOL)
     assert status(SMOL) == "ready"
     for file in converted.iterdir():

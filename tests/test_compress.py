@@ -67,6 +67,22 @@ def test_ties_leave_the_count(sparsity):
     stays, of, share = matrices.parsed(sparsity)
     kept = compress.mask(torch.ones(3, 16), sparsity)
     assert kept.sum(dim=1).tolist() == [16 * stays // of if of else 16 - int(16 * share)] * 3
+    groups = kept.view(-1, of or 16).int()
+    assert bool((groups.diff(dim=1) >= 0).all())  # of equal scores the last stay
+
+
+def test_scores_that_are_no_numbers():
+    with pytest.raises(InvalidValueError, match="scores: expected numbers, got 'NaN'"):
+        compress.mask(torch.tensor([[1.0, float("nan"), 3.0, 2.0]]), "2:4")
+
+
+@pytest.mark.parametrize("weight", [torch.ones(1, 16), torch.ones(6, 1), torch.ones(16, 6).T, torch.ones(6, 16)])
+def test_a_weight_is_left_as_it_is(weight):
+    inputs = torch.randn(64, weight.shape[1], generator=torch.Generator().manual_seed(0))
+    made = compress.sparsegpt(weight, inputs.T @ inputs, 0.5)
+    compress.gptq(weight, inputs.T @ inputs, "int8")
+    assert bool((weight == 1).all())
+    assert made.untyped_storage().data_ptr() != weight.untyped_storage().data_ptr()
 
 
 @pytest.mark.parametrize(("sparsity", "of"), [("2:4", 4), ("4:8", 8)])

@@ -10,6 +10,7 @@ from sentence_transformers import SentenceTransformer
 
 import workbook as package
 from workbook import backbones, cli, compress, quantized
+from workbook.compress import calibration
 from workbook.compress.calibration import Calibration, linears
 from workbook.errors import InvalidValueError, UnknownNameError
 from workbook.modules import load_embedder
@@ -162,6 +163,27 @@ def test_calibration_reads_what_the_layers_read(model):
     for (norms, seen), expected in zip(read(model, TEXTS), sums.values(), strict=True):
         assert seen == tokens
         assert torch.allclose(norms, expected.sqrt(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("form", [tuple, torch.Tensor])
+def test_blocks_that_return_tuples(form):
+    """As some architectures' do, of which the decoder takes the first."""
+
+    class Block(torch.nn.Module):
+        def forward(self, hidden_states, place):
+            made = hidden_states + 1
+            return (made, None) if form is tuple else made
+
+    blocks, states = [Block(), Block(), Block()], torch.zeros(1, 2, 4)
+    with calibration._called(blocks) as calls:
+        for place, block in enumerate(blocks):
+            made = block(states, place=place)
+            states = made[0] if form is tuple else made
+        with pytest.raises(InvalidValueError, match="all but the states by name, got '2 values'"):
+            blocks[0](states, 0)
+    assert [options for _, options in calls] == [{"place": 0}, {"place": 1}, {"place": 2}]
+    assert all(bool((seen == 0).all()) and seen.shape == (1, 2, 4) for seen, _ in calls)
+    assert torch.equal(blocks[0](states, 0)[0] if form is tuple else blocks[0](states, 0), states + 1)  # as before
 
 
 def test_padding_does_not_enter(model):

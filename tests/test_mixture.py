@@ -9,7 +9,7 @@ from workbook import evaluation
 from workbook.corpora.authored import instruction_of
 from workbook.corpora.docs import load_docs
 from workbook.corpora.tables import by_hash
-from workbook.errors import MissingDataError
+from workbook.errors import InvalidValueError, MissingDataError
 from workbook.evaluation.outcomes import Outcomes
 from workbook.experiments import mixture
 from workbook.experiments.suite import held_out_loss, smaller
@@ -84,25 +84,32 @@ def test_a_gain_that_is_there_is_found():
 
 
 def test_two_kinds_gain_more_than_a_control_that_gains_less():
-    query = np.random.default_rng(0).normal(50, 10, 400)
+    generator = np.random.default_rng(0)
+    query = generator.normal(50, 10, 400)
 
     def pair(height):
-        return drawn({w: lambda seed, w=w: outcomes(query + 4 * height * w * (1 - w)) for w in mixture.SHARES})
+        noise = {share: generator.normal(0, 0.5, 400) for share in mixture.SHARES}  # the choice is not certain
+        table = {w: outcomes(query + noise[w] + 4 * height * w * (1 - w)) for w in mixture.SHARES}
+        return drawn({w: lambda seed, w=w: table[w] for w in mixture.SHARES})
 
-    found = mixture.gain(pair(3.0), beyond=pair(2.0))
-    assert found.value == pytest.approx(1.0)
-    assert found.low > 0
-    assert mixture.gain(pair(2.0), beyond=pair(2.0)).value == 0
+    larger, smaller = pair(3.0), pair(2.0)
+    found = mixture.gain(larger, beyond=smaller)
+    assert found.value == pytest.approx(1.0, abs=0.2)
+    assert 0.02 < found.high - found.value < 0.5
+    assert mixture.gain(larger, beyond=larger).value == 0
+    with pytest.raises(InvalidValueError, match="those of one variant"):
+        mixture.gain(pd.concat([larger, smaller]))
 
 
-def test_the_curve_is_of_differences_from_the_better_part():
-    query = np.random.default_rng(0).normal(50, 10, 400)
-    found = mixture.curve(
-        drawn({share: lambda seed, share=share: outcomes(query + share) for share in (0.0, 0.5, 1.0)})
+def test_the_curve_is_of_differences_from_the_first_part():
+    query, other = np.random.default_rng(0).normal(50, 10, (2, 400))
+    rows = drawn(
+        {share: lambda seed, share=share: outcomes(query + share * (1 + other / 50)) for share in (0.0, 0.5, 1.0)}
     )
+    found = mixture.curve(rows)
     assert found["share"].tolist() == [0.0, 0.5, 1.0]
-    assert found["effect"].tolist() == pytest.approx([-1.0, -0.5, 0.0])  # from the second, which is better
-    assert (found["high"] - found["low"] < 0.1).all()  # of pairs: the queries' own spread of ten is not in it
+    assert found["effect"].tolist() == pytest.approx([0.0, 1.0, 2.0], abs=0.05)
+    assert (found["high"] - found["low"]).tolist() == pytest.approx([0, 0.0196, 0.0392], rel=0.1)  # of pairs
     with pytest.raises(MissingDataError, match="rows of shares"):
         mixture.curve(drawn({}))
 

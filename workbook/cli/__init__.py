@@ -6,7 +6,7 @@ import sys
 
 from ..errors import WorkbookError
 from . import models, notebooks  # whose commands are the application's
-from .app import app
+from .application import app
 
 __all__ = ["app", "main", "models", "notebooks"]
 

@@ -14,7 +14,7 @@ import typer
 
 from ..errors import InvalidValueError, OutputError
 from ..scale import get_scale
-from .app import ScaleOption, app, bars_wanted, say
+from .application import ScaleOption, app, bars_wanted, say
 
 if TYPE_CHECKING:
     from ..training import Evaluator

@@ -14,7 +14,7 @@ import typer
 from ..errors import InvalidValueError
 from ..files import ROOT
 from ..scale import get_scale, live_scale
-from .app import ScaleOption, app, bars_wanted, say
+from .application import ScaleOption, app, bars_wanted, say
 
 
 @app.command()

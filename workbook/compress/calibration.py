@@ -152,15 +152,19 @@ class Calibration:
 
 @contextmanager
 def _called(blocks: list[nn.Module]) -> Iterator[list[tuple[torch.Tensor, dict[str, Any]]]]:
-    """States and options with which each block is called in the ``with`` block, where none computes anything.
+    """States and options with which each block is called in the ``with`` block, where only the first one computes.
 
     So every block is called with the states that the first one reads, and with options of its own.
     """
-    calls = []
+    calls, tuples, first = [], [], blocks[0].forward
 
-    def passed(hidden_states: torch.Tensor, **options: Any) -> torch.Tensor:
+    def passed(hidden_states: torch.Tensor, *others: Any, **options: Any) -> Any:
+        if others:
+            raise InvalidValueError("model", "blocks that take all but the states by name", f"{len(others) + 1} values")
         calls.append((hidden_states, options))
-        return hidden_states
+        if not tuples:  # in the form that the decoder expects
+            tuples.append(isinstance(first(hidden_states, **options), tuple))
+        return (hidden_states,) if tuples[0] else hidden_states
 
     with ExitStack() as held:
         for block in blocks:

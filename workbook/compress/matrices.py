@@ -62,7 +62,7 @@ def mask(scores: torch.Tensor, sparsity: str | float, per: str = "row") -> torch
         per: For a share, what is compared: weights of one ``row``, or of the whole ``matrix``.
 
     Raises:
-        InvalidValueError: A pattern or share that is none, or a pattern that does not divide the columns.
+        InvalidValueError: A pattern or share that is none, a pattern that does not divide the columns, or NaN.
         UnknownNameError: Another ``per``.
 
     Example:
@@ -71,6 +71,8 @@ def mask(scores: torch.Tensor, sparsity: str | float, per: str = "row") -> torch
     """
     if per not in ("row", "matrix"):
         raise UnknownNameError("comparison", per, ("row", "matrix"))
+    if bool(scores.isnan().any()):
+        raise InvalidValueError("scores", "numbers", "NaN", "Inputs or weights have overflowed; calibrate in float32.")
     stays, of, share = parsed(sparsity)
     rows, columns = scores.shape
     if of:
@@ -82,7 +84,7 @@ def mask(scores: torch.Tensor, sparsity: str | float, per: str = "row") -> torch
         dropped = int(groups.shape[1] * share)
     if not dropped:
         return torch.ones_like(scores, dtype=torch.bool)
-    highest = groups.kthvalue(dropped, dim=1, keepdim=True).values  # of those that go; faster than sorting all
+    highest = groups.kthvalue(dropped, dim=1, keepdim=True).values  # of those that go; on a CPU faster than a sort
     kept, equal = groups > highest, groups == highest
     spare = groups.shape[1] - dropped - kept.sum(dim=1, keepdim=True)
     last = equal.flip(1).cumsum(dim=1).flip(1) <= spare  # of equal scores the last stay
@@ -208,7 +210,8 @@ def _compensated(
         block: Columns after which the rest is updated.
     """
     block = whole("block", block)
-    left = _matrix("weight", weight).T.contiguous()  # a column is a row here, whose numbers lie side by side
+    # A copy in which a column's numbers lie side by side, as a row.
+    left = _matrix("weight", weight).T.clone(memory_format=torch.contiguous_format)
     factor = _factor(hessian, len(left)).to(left.dtype)
     kept = torch.ones_like(left, dtype=torch.bool)
     for begin in range(0, len(left), block):
