@@ -94,6 +94,7 @@ STANDING = {
     "04_clusters": ("cpu", 15),
     "04_hybrid": ("cpu", 15),
     "04_dial": ("night", 2),
+    "04_mixture": ("night", 3),
     "05_length": ("night", 21),
     "09_compress": ("quick", 8),
 }
