@@ -124,6 +124,20 @@ def test_a_folder_without_a_model(tmp_path):
         backbones.load_decoder(str(tmp_path))
 
 
+@pytest.mark.parametrize("lm_head", [False, True])
+@pytest.mark.parametrize("name", backbones.TINY)
+def test_a_tiny_backbone_is_the_same_in_half_precision(name, lm_head):
+    """But for rounding; and whoever draws random numbers afterwards draws the same."""
+    torch.manual_seed(3)
+    exact, half = (backbones.load_decoder(name, dtype=dtype, lm_head=lm_head) for dtype in ("float32", "bfloat16"))
+    assert torch.equal(torch.rand(4), torch.rand(4, generator=torch.Generator().manual_seed(3)))
+    found = half.state_dict()
+    assert all(
+        torch.equal(value.to(torch.bfloat16), found[key].cpu()) for key, value in exact.cpu().state_dict().items()
+    )
+    assert {value.dtype for value in found.values()} == {half.config.dtype} == {torch.bfloat16}
+
+
 def test_pickled_weights_are_not_loaded(tmp_path):
     decoder = backbones.load_decoder("tiny-llama", dtype="float32")
     decoder.config.save_pretrained(tmp_path)

@@ -129,8 +129,10 @@ def load_decoder(
         try:
             if tiny:
                 with torch.random.fork_rng(devices=[]):
-                    torch.default_generator.manual_seed(0)
                     model = factory.from_config(config, dtype=dtype, attn_implementation=attn_implementation)
+                    # Drawn in float32 and rounded: torch draws other numbers in half precision.
+                    torch.default_generator.manual_seed(0)
+                    model.load_state_dict(factory.from_config(load_config(name), dtype=torch.float32).state_dict())
                 model.config.name_or_path = name
             else:
                 model = from_folder(factory, folder, dtype=dtype, attn_implementation=attn_implementation)
