@@ -10,6 +10,7 @@ from transformers import MistralConfig, MistralModel
 
 from workbook import backbones, cli, recipe
 from workbook.errors import InvalidValueError
+from workbook.files import cache_path
 from workbook.training import Adapter, devices
 from workbook.training.trainer import StageTrainer
 
@@ -28,6 +29,18 @@ def test_micro_batches_have_fewer_negatives(own):
     changes = {"steps": 1, "batch_size": 24, "options": {"temperature": 2.0}}  # so warm that only their number counts
     whole, cut = (trained(stage(own, "contrastive", accumulation=n, **changes)) for n in (1, 2))
     assert whole.history["loss"][0] - cut.history["loss"][0] == pytest.approx(math.log(2), abs=0.1)
+
+
+@pytest.mark.parametrize(("objective", "options"), [("mntp", {"rate": 0.5}), ("simcse", {"dropout": 0.3})])
+def test_masks_and_dropout_are_the_same_however_many_processes_tokenize(own, monkeypatch, objective, options):
+    """On a CUDA device two do, on a CPU none. The data are read three times: each pass draws a seed for them."""
+    losses = []
+    for workers in (0, 2):
+        monkeypatch.setenv("WORKBOOK_CACHE", str(cache_path("with", str(workers))))
+        monkeypatch.setattr("workbook.training.stage._WORKERS", {"cpu": workers})
+        losses.append(list(trained(stage(own, objective, steps=6, options=options)).history["loss"]))
+    assert losses[0] == losses[1]
+    assert len(set(losses[0])) == 6
 
 
 @pytest.mark.parametrize("size", [1, 4, 100])

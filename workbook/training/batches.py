@@ -167,6 +167,13 @@ class BatchTrainer(SentenceTransformerTrainer):
             processes=self.accelerator.num_processes,
         )
 
+    def _build_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader:
+        loader = super()._build_dataloader(*args, **kwargs)
+        # Each pass over the data draws a seed for the processes that tokenize. Were it drawn from torch's own numbers,
+        # masks and dropout would depend on how many such processes there are, and so on the device.
+        loader.generator = torch.Generator().manual_seed(self.args.seed)
+        return loader
+
     def get_train_dataloader(self) -> DataLoader:
         """The batches of this process, on its device; see ``Trainer.get_train_dataloader``."""
         if not self.batches.mixed:
