@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +25,7 @@ from workbook import backbones, cli, experiments, methods
 from workbook.data import rows
 from workbook.errors import DamagedFileError, MissingDataError, OutputError, TrainingError, UnknownNameError
 from workbook.evaluation.outcomes import Outcomes, pack
-from workbook.experiments import Experiment, Record, Variant, grid, paired, quantities, records
+from workbook.experiments import EXPERIMENTS, Experiment, Record, Variant, grid, paired, quantities, records
 from workbook.experiments.suite import kept_along
 from workbook.files import ROOT
 from workbook.methods.chain import Chain
@@ -163,6 +164,41 @@ def test_numbers_are_those_of_the_run(record):
     frame = made.fill([3], ("trained",))
     again = made.experiment.run(TRAINED, 3, "quick", "tiny-llama", progress=False)
     assert list(frame["score"]) == pytest.approx(list(again["score"]), rel=1e-4)
+
+
+def test_a_cell_that_another_record_has_is_taken_from_there(record, computed, monkeypatch):
+    theirs, mine = record(), record(name="03_alike", variants=(replace(TRAINED, name="the same"), PLAIN))
+    monkeypatch.setitem(EXPERIMENTS, "02_small", theirs.experiment)
+    theirs.fill([0, 1])
+    made = len(computed)
+    found = mine.fill([0, 1])
+    assert len(computed) == made
+    expected = theirs.fill([0, 1])
+    for own, other in (("the same", "trained"), ("plain", "plain")):
+        taken, there = found[found["variant"] == own], expected[expected["variant"] == other]
+        same(taken.reset_index(drop=True), there.assign(variant=own).reset_index(drop=True))
+    assert [cell["taken_from"] for cell in mine.read()[1]] == ["02_small"] * 3
+    assert mine.stale() == []
+
+
+@pytest.mark.parametrize("why", ["another measure", "another recipe", "another folder", "damaged", "outcomes lost"])
+def test_no_other_cell_is_taken(record, computed, monkeypatch, why):
+    theirs = record("elsewhere" if why == "another folder" else "runs")
+    monkeypatch.setitem(EXPERIMENTS, "02_small", theirs.experiment)
+    theirs.fill([0], ("trained",))
+    if why == "damaged":
+        theirs.csv.write_text("variant,seed,score\ntrained,0,1\n", encoding="utf-8")
+    if why == "outcomes lost":
+        theirs.npz.unlink()
+    changes = {
+        "another measure": {"measure": vectors},
+        "another recipe": {"version": 2},
+    }
+    mine = record(name="03_other", variants=(TRAINED,), **changes.get(why, {}))
+    made = len(computed)
+    assert cells(mine.fill([0])) == [("trained", 0)]
+    assert len(computed) == made + (why != "another measure")
+    assert "taken_from" not in mine.read()[1][0]
 
 
 def test_what_is_computed_is_kept_when_the_next_cell_fails(record, computed):

@@ -184,6 +184,15 @@ class Experiment:
             raise UnknownNameError(f"variant of {self.name}", name, found)
         return found[name]
 
+    def measures_like(self, other: Experiment) -> bool:
+        """True if both make the same rows of a model: what has the fingerprint of a cell of the other is that cell.
+
+        Args:
+            other: Another experiment.
+        """
+        mine, its = ((one.measure, one.inside, one.evaluator) for one in (self, other))
+        return mine == its
+
     def cells(self, seeds: range | list[int], names: tuple[str, ...] = ()) -> list[tuple[Variant, int]]:
         """Variants and seeds in the order in which they are computed: all variants of the first seed first.
 

@@ -140,6 +140,9 @@ class Record:
     ) -> pd.DataFrame:
         """Compute missing and stale cells, keep each as soon as it is done, and return the rows of all cells asked for.
 
+        A cell that another experiment's record in this folder has, computed from the same and measured by the same, is
+        taken from there.
+
         Several processes may fill one record at a time: each takes cells that no other is computing. At the end, stale
         cells that were not asked for are dropped, unless only some variants were. Cells whose rows are not those that
         were written count as missing; a warning names them.
@@ -178,7 +181,7 @@ class Record:
                     claim = f"{self.experiment.name}-{fingerprint[:24]}"
                     try:
                         with locked(claim, timeout=0):
-                            if not self._has(variant, seed, fingerprint):
+                            if not self._has(variant, seed, fingerprint) and not self._take(variant, seed, fingerprint):
                                 began, name = time.perf_counter(), f"{variant.name}, seed {seed}"
                                 bar.set_postfix_str(name)
                                 compute = partial(in_own_process, self._compute) if apart else self._compute
@@ -341,23 +344,36 @@ class Record:
             _, cells, _ = self._read()
             arrays = self._arrays()
         cell = next((c for c in cells if (c["variant"], c["seed"]) == (variant.name, seed)), None)
-        if cell is None or cell["fingerprint"] != fingerprint:
-            return False
-        try:
-            return "outcomes" in cell and unpack(cell["outcomes"], arrays) is not None
-        except DamagedFileError:
-            return False
+        return cell is not None and cell["fingerprint"] == fingerprint and _whole(cell, arrays)
+
+    def _take(self, variant: Variant, seed: int, fingerprint: str) -> bool:
+        """Take a cell from the record of another experiment that measures alike; False if none has it whole."""
+        from . import EXPERIMENTS
+
+        for experiment in EXPERIMENTS.values():
+            if experiment is self.experiment or not experiment.measures_like(self.experiment):
+                continue
+            other = Record(experiment, self.scale, self.backbone, self.folder)
+            try:
+                with other._lock():
+                    frame, cells, _ = other._read()
+                    arrays = other._arrays()
+            except DamagedFileError:
+                continue
+            cell = next((one for one in cells if one["fingerprint"] == fingerprint and _whole(one, arrays)), None)
+            if cell:
+                rows = frame[(frame["variant"] == cell["variant"]) & (frame["seed"] == cell["seed"])]
+                rows = rows.drop(columns=["variant", "seed"]).dropna(axis=1, how="all")
+                self._keep(variant, seed, rows, cell | {"taken_from": experiment.name}, arrays)
+                return True
+        return False
 
     def _compute(self, variant: Variant, seed: int, fingerprint: str, progress: bool | None) -> None:
         began = time.perf_counter()
         rows = self.experiment.run(variant, seed, self.scale, self.backbone, progress)
         rows = rows.drop(columns=["variant", "seed", "seconds"], errors="ignore")
-        rows.insert(0, "variant", variant.name)
-        rows.insert(1, "seed", seed)
         kept, arrays = pack(rows.pop("outcomes") if "outcomes" in rows else ())
         cell = {
-            "variant": variant.name,
-            "seed": seed,
             "fingerprint": fingerprint,
             "data": self.experiment.data(variant, self.scale, self.backbone),
             "seconds": round(time.perf_counter() - began, 1),
@@ -369,12 +385,20 @@ class Record:
             | {name: metadata.version(name).partition("+")[0] for name in _PACKAGES},
             "outcomes": kept,
         }
+        self._keep(variant, seed, rows, cell, arrays)
+
+    def _keep(
+        self, variant: Variant, seed: int, rows: pd.DataFrame, cell: dict[str, Any], arrays: Mapping[str, np.ndarray]
+    ) -> None:
+        """Write one cell, in place of what the record had of it."""
+        named = {"variant": variant.name, "seed": seed}
+        rows = pd.concat([pd.DataFrame(named, index=rows.index), rows], axis=1)
         with self._lock():
             frame, cells, _ = self._read()
             frame = frame.loc[[other != (variant.name, seed) for other in _cells(frame)]]
             others = [c for c in cells if (c["variant"], c["seed"]) != (variant.name, seed)]
             rows = pd.concat([frame, rows], ignore_index=True) if len(frame) else rows
-            self._write(rows, [*others, cell], arrays)
+            self._write(rows, [*others, named | cell | named], arrays)
 
     def _write(
         self, frame: pd.DataFrame, cells: list[dict[str, Any]], arrays: Mapping[str, np.ndarray] | None = None
@@ -407,6 +431,14 @@ class Record:
 def _cells(frame: pd.DataFrame) -> list[tuple[str, int]]:
     """Variant and seed of each row."""
     return list(zip(frame["variant"], frame["seed"], strict=True))
+
+
+def _whole(cell: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bool:
+    """True if all outcomes of a cell are there, as they were packed."""
+    try:
+        return "outcomes" in cell and unpack(cell["outcomes"], arrays) is not None
+    except DamagedFileError:
+        return False
 
 
 def _named(cell: dict[str, Any]) -> str:
