@@ -231,15 +231,10 @@ def test_lens_numbers_are_those_of_the_published_tables():
 
 
 QUOTED_CAUSAL2VEC = {
-    f"{name}{ending}{length}": ("causal2vec_components", variant, task_type)
-    for name, variant, lengths in (
-        ("last_token", "last-token", ("",)),
-        ("causal2vec", "causal2vec", ("_at_torch_length", "_at_word_length")),
-    )
+    f"{name}{ending}": ("causal2vec_components", variant, task_type)
+    for name, variant in (("last_token", "last-token"), ("causal2vec", "causal2vec"))
     for ending, task_type in (("", "average"), ("_retrieval", "Retrieval"), ("_sts", "STS"))
-    for length in lengths
 } | {
-    "causal2vec": ("causal2vec_components", "causal2vec", "average"),
     "contextual": ("causal2vec_components", "contextual", "average"),
     "before": ("causal2vec_position", "before", "average"),
     "after": ("causal2vec_position", "after", "average"),

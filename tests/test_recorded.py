@@ -15,8 +15,8 @@ from workbook.files import ROOT
 KEYS = {"experiment", "description", "scale", "backbone", "backbone_sha256", "cells"}
 CELL = {"variant", "seed", "fingerprint", "rows_sha256", "data", "seconds", "device", "platform", "threads", "written"}
 CELL |= {"versions"}
-ITEMS = {"outcomes"}
-"""Of cells that keep outcomes by item; the oldest don't."""
+ITEMS = {"outcomes", "taken_from"}
+"""Of cells that keep outcomes by item, as the oldest don't; and of those that another record had."""
 
 
 STALE = {name for name in experiments.EXPERIMENTS if name.partition("_")[0].isdigit()} - {"04_keywords"}
@@ -90,9 +90,9 @@ STANDING = {
     "03_pooling": ("cpu", 48),
     "03_recipes": ("cpu", 15),
     "03_dictionary": ("night", 35),
-    "04_pooling": ("cpu", 19),
-    "04_clusters": ("cpu", 15),
-    "04_hybrid": ("cpu", 15),
+    "04_pooling": ("night", 25),
+    "04_clusters": ("night", 15),
+    "04_hybrid": ("night", 12),
     "04_dial": ("night", 2),
     "04_mixture": ("night", 3),
     "05_length": ("night", 21),

@@ -508,7 +508,7 @@ def test_effects_of_the_factorial_by_hand():
     assert (whole["effect"] < whole["high"]).all()
 
 
-AT_TWO_LENGTHS = [
+ON_THE_TOKEN = [
     *(f"causal2vec-over-last-token{of}" for of in ("", "-retrieval", "-sts")),
     *("causal2vec-recency", "causal2vec-norms"),
 ]
@@ -517,54 +517,39 @@ AT_TWO_LENGTHS = [
 @pytest.fixture(scope="module")
 def recorded():
     """Of the seeds that all variants have, while others are being recorded."""
-    rows = Record(sinks.LENGTH, "night", "smollm2-135m").load(stale=True).assign(source="recorded")
+    rows = Record(sinks.LENGTH, "night", "smollm2-135m").load().assign(source="recorded")
     return rows[rows.groupby("seed")["variant"].transform("nunique") == len(sinks.LENGTH.variants)]
 
 
-def test_claims_are_judged_at_both_lengths(recorded):
-    """Each clause at torch's length has its like at a word's, and the factorial has all that they name."""
-    for name in AT_TWO_LENGTHS:
-        claim = claims.get(name)
-        at = [[clause for clause in claim.rule if f"_at_{length}_length" in clause] for length in ("torch", "word")]
-        assert [clause.replace("_at_torch_", "_at_word_") for clause in at[0]] == at[1]
-        assert [*claim.rule] == [*at[0], *at[1]]
-        assert {*claim.names()} <= {*sinks.claimed(recorded)}, name
-    others = {claim.id for claim in claims.load().values() if any("_length" in one for one in claim.rule)}
-    assert others == {*AT_TWO_LENGTHS}
-
-
 @pytest.mark.parametrize(("learned", "tested"), [(2.5, True), (3.4, False)])
-def test_at_a_length_the_contextual_half_has_to_have_learned(recorded, learned, tested):
-    """The record with other losses of that half: at torch's length at chance, at a word's as given."""
-    word, rows = sinks.name("MiniLM", "a word's length"), recorded.copy()
+@pytest.mark.parametrize("name", ON_THE_TOKEN)
+def test_the_contextual_half_has_to_have_learned(recorded, name, learned, tested):
+    """The record with other losses of that half: with EOS as given, elsewhere as if it had learned."""
+    rows = recorded.copy()
     of_half = (rows["metric"] == "loss") & (rows["part"] == "context")
-    rows.loc[of_half, "score"] = rows.loc[of_half, "variant"].eq(word).map({True: learned, False: 3.4})
-    for name in AT_TWO_LENGTHS:
-        found = claims.judge(claims.get(name), sinks.claimed(rows), scale="night").findings
-        whys = {clause: one.why for clause, one in found.items()}
-        assert all("by its contextual half" in why for clause, why in whys.items() if "_at_torch_" in clause)
-        at_word = [one for clause, one in found.items() if "_at_word_" in clause]
-        assert [not one.why for one in at_word] == [tested] * len(at_word)
-        assert all((one.effect.error is not None) == tested for one in at_word)
+    rows.loc[of_half, "score"] = rows.loc[of_half, "variant"].eq(sinks.WHOLE_EOS).map({True: learned, False: 2.5})
+    claim = claims.get(name)
+    assert {*claim.names()} <= {*sinks.claimed(rows)}
+    for one in claims.judge(claim, sinks.claimed(rows), scale="night").findings.values():
+        assert (not one.why) == (one.effect.error is not None) == tested
+        assert tested or "by its contextual half" in one.why
 
 
-def test_effects_at_two_lengths_are_differences_of_the_recorded_scores(recorded):
+def test_effects_on_the_token_are_differences_of_the_recorded_scores(recorded):
     found = sinks.claimed(recorded)
     scores = recorded[recorded["part"] == "whole"].pivot_table("score", "variant", ["metric", "task"])
-    for length, label in (("torch", "torch's length"), ("word", "a word's length")):
-        gaps = scores.loc[sinks.name("MiniLM", label)] - scores.loc[sinks.LAST]
-        for ending, keys in {
-            "": [("score", task) for task in SUITES["docs"].tasks],
-            "_retrieval": [("score", "DocsRetrieval")],
-            "_sts": [("score", "ParaphraseLadder")],
-            "_recency": [("recency", "documents")],
-        }.items():
-            names = {f"causal2vec{ending}_at_{length}_length": 1.0, f"last_token{ending}": -1.0}
-            both = {name: found[name].on([task for _, task in keys]) for name in names}
-            assert effect(names, both).value == pytest.approx(gaps[keys].mean(), abs=0.02)
-        norms = recorded.query("metric == 'norm' and variant == @sinks.name('MiniLM', @label)")
-        means = norms.groupby("part")["score"].mean()
-        names = {f"eos_norm_at_{length}_length": 1.0, f"contextual_norm_at_{length}_length": -1.0}
-        assert effect(names, {name: found[name] for name in names}).value == pytest.approx(
-            means["eos"] - means["context"], abs=0.02
-        )
+    gaps = scores.loc[sinks.WHOLE_EOS] - scores.loc[sinks.LAST_EOS]
+    for ending, keys in {
+        "": [("score", task) for task in SUITES["docs"].tasks],
+        "_retrieval": [("score", "DocsRetrieval")],
+        "_sts": [("score", "ParaphraseLadder")],
+        "_recency": [("recency", "documents")],
+    }.items():
+        names = {f"causal2vec{ending}": 1.0, f"last_token{ending}": -1.0}
+        both = {name: found[name].on([task for _, task in keys]) for name in names}
+        assert effect(names, both).value == pytest.approx(gaps[keys].mean(), abs=0.02)
+    means = recorded.query("metric == 'norm' and variant == @sinks.WHOLE_EOS").groupby("part")["score"].mean()
+    names = {"eos_norm": 1.0, "contextual_norm": -1.0}
+    assert effect(names, {name: found[name] for name in names}).value == pytest.approx(
+        means["eos"] - means["context"], abs=0.02
+    )
