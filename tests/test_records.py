@@ -181,7 +181,10 @@ def test_a_cell_that_another_record_has_is_taken_from_there(record, computed, mo
     assert mine.stale() == []
 
 
-@pytest.mark.parametrize("why", ["another measure", "another recipe", "another folder", "damaged", "outcomes lost"])
+REFUSED = ("another measure", "another inside", "stale", "another recipe", "another folder", "damaged", "outcomes lost")
+
+
+@pytest.mark.parametrize("why", REFUSED)
 def test_no_other_cell_is_taken(record, computed, monkeypatch, why):
     theirs = record("elsewhere" if why == "another folder" else "runs")
     monkeypatch.setitem(EXPERIMENTS, "02_small", theirs.experiment)
@@ -190,8 +193,12 @@ def test_no_other_cell_is_taken(record, computed, monkeypatch, why):
         theirs.csv.write_text("variant,seed,score\ntrained,0,1\n", encoding="utf-8")
     if why == "outcomes lost":
         theirs.npz.unlink()
+    if why == "stale":  # its measure has changed since, and this one has counted as far
+        theirs.fill([0], ("trained",))
+        monkeypatch.setitem(EXPERIMENTS, "02_small", replace(theirs.experiment, version=2))
     changes = {
         "another measure": {"measure": vectors},
+        "another inside": {"inside": lambda built, made, sizes: pd.DataFrame({"text": [3], "score": [0.0]})},
         "another recipe": {"version": 2},
     }
     mine = record(name="03_other", variants=(TRAINED,), **changes.get(why, {}))

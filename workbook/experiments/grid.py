@@ -185,7 +185,7 @@ class Experiment:
         return found[name]
 
     def measures_like(self, other: Experiment) -> bool:
-        """True if both make the same rows of a model: what has the fingerprint of a cell of the other is that cell.
+        """True if both make their rows by the same functions, so that cells of one fingerprint have the same rows.
 
         Args:
             other: Another experiment.

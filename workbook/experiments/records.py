@@ -140,8 +140,8 @@ class Record:
     ) -> pd.DataFrame:
         """Compute missing and stale cells, keep each as soon as it is done, and return the rows of all cells asked for.
 
-        A cell that another experiment's record in this folder has, computed from the same and measured by the same, is
-        taken from there.
+        If the record of another experiment in this folder has a cell of the same fingerprint, made by the same
+        functions, it is taken from there.
 
         Several processes may fill one record at a time: each takes cells that no other is computing. At the end, stale
         cells that were not asked for are dropped, unless only some variants were. Cells whose rows are not those that
@@ -315,9 +315,11 @@ class Record:
             return f"Nothing is recorded of {what}."
         seeds = sorted({cell["seed"] for cell in cells})
         devices = sorted({cell["device"] for cell in cells})
-        minutes = sum(cell["seconds"] for cell in cells) / 60
+        taken = sum("taken_from" in cell for cell in cells)
+        minutes = sum(cell["seconds"] for cell in cells if "taken_from" not in cell) / 60
         return (
-            f"Recorded: {what}, seeds {', '.join(map(str, seeds))}, {len(cells)} cells in {minutes:.0f} min "
+            f"Recorded: {what}, seeds {', '.join(map(str, seeds))}, {len(cells)} cells"
+            f"{f', {taken} of them from other records, the rest' if taken else ''} in {minutes:.0f} min "
             f"on {', '.join(devices)}."
         )
 
@@ -360,11 +362,13 @@ class Record:
                     arrays = other._arrays()
             except DamagedFileError:
                 continue
-            cell = next((one for one in cells if one["fingerprint"] == fingerprint and _whole(one, arrays)), None)
+            alike = (one for one in cells if one["fingerprint"] == fingerprint and _whole(one, arrays))
+            # Versions are counted by experiment: a stale cell of the other may have today's fingerprint of this one.
+            cell = next((one for one in alike if other._is_current(one)), None)
             if cell:
                 rows = frame[(frame["variant"] == cell["variant"]) & (frame["seed"] == cell["seed"])]
                 rows = rows.drop(columns=["variant", "seed"]).dropna(axis=1, how="all")
-                self._keep(variant, seed, rows, cell | {"taken_from": experiment.name}, arrays)
+                self._keep(variant, seed, rows, {"taken_from": experiment.name} | cell, arrays)
                 return True
         return False
 
