@@ -87,15 +87,18 @@ def missing(experiment, folder):
 
 
 STANDING = {
-    "03_pooling": ("cpu", 48),
+    "03_pooling": ("night", 37),
     "03_recipes": ("cpu", 15),
     "03_dictionary": ("night", 35),
     "04_pooling": ("night", 25),
-    "04_clusters": ("night", 15),
+    "04_clusters": ("night", 37),
     "04_hybrid": ("night", 12),
     "04_dial": ("night", 2),
     "04_mixture": ("night", 3),
-    "05_length": ("night", 21),
+    "05_components": ("night", 18),
+    "05_length": ("night", 35),
+    "05_encoders": ("night", 15),
+    "05_stages": ("night", 12),
     "09_compress": ("quick", 8),
 }
 """Experiments whose grids wait for scale night: the scale of the record that notebooks read, and its cells so far."""
