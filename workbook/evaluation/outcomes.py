@@ -12,6 +12,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Self
 
 import numpy as np
@@ -21,6 +22,8 @@ from ..errors import DamagedFileError
 
 _ROUNDED = 2e-5  # mteb rounds some scores to five digits
 _CELLS = 4_000_000  # counts that are held in memory at once
+_AT_ONCE = 100_000  # counts of which a statistic is computed at once
+_REMEMBERED = 8_000_000  # the most counts of a draw that are kept for the next model
 
 
 def mean(counts: np.ndarray, values: np.ndarray, gold: np.ndarray | None = None) -> np.ndarray:
@@ -64,8 +67,11 @@ def average_precision(counts: np.ndarray, values: np.ndarray, gold: np.ndarray) 
     """
     order = np.argsort(-values, kind="stable")
     last_of_equals = np.append(np.diff(values[order]) != 0, True)
-    found = np.cumsum(counts[:, order] * gold[order], axis=1)[:, last_of_equals]
-    seen = np.cumsum(counts[:, order], axis=1)[:, last_of_equals]
+    # Unlike counts[:, order], take keeps a resample side by side: sums over it are four times as fast.
+    drawn, ends = np.take(counts, order, axis=1), np.flatnonzero(last_of_equals)
+    found, seen = np.cumsum(drawn * gold[order], axis=1), np.cumsum(drawn, axis=1)
+    if len(ends) < len(order):
+        found, seen = np.take(found, ends, axis=1), np.take(seen, ends, axis=1)
     gained = np.diff(found, axis=1, prepend=0)
     with np.errstate(invalid="ignore"):  # a resample without positives has no average precision
         return (gained * found / np.maximum(seen, 1)).sum(axis=1) / found[:, -1]
@@ -87,8 +93,10 @@ def _ranks(counts: np.ndarray, values: np.ndarray) -> np.ndarray:
     _, group = np.unique(values, return_inverse=True)
     order = np.argsort(group, kind="stable")
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))
-    sizes = np.add.reduceat(counts[:, order], starts, axis=1)
-    return (np.cumsum(sizes, axis=1) - (sizes - 1) / 2)[:, group]
+    sizes = np.take(counts, order, axis=1)
+    if len(starts) < len(order):
+        sizes = np.add.reduceat(sizes, starts, axis=1)
+    return np.take(np.cumsum(sizes, axis=1) - (sizes - 1) / 2, group, axis=1)
 
 
 STATISTICS: dict[str, Callable[..., np.ndarray]] = {
@@ -191,9 +199,10 @@ class Outcomes:
             return np.full(2, np.nan)
         if (resamples, seed) not in self._kept:  # one model is compared with many
             statistic = STATISTICS[self.statistic]
-            groups = np.arange(len(self.values)) if self.groups is None else self.groups
             blocks = _draws(self.drawn, resamples, [seed, *self.units.encode()])
-            found = np.concatenate([statistic(counts[:, groups], self.values, self.gold) for counts in blocks])
+            if self.groups is not None:
+                blocks = (np.take(counts, self.groups, axis=1) for counts in blocks)
+            found = np.concatenate([statistic(counts, self.values, self.gold) for counts in blocks])
             self._kept[resamples, seed] = self.factor * found
         return self._kept[resamples, seed]
 
@@ -319,10 +328,25 @@ def units(texts: Iterable[object]) -> str:
 
 
 def _draws(groups: int, resamples: int, seed: list[int]) -> Iterator[np.ndarray]:
-    """Counts of the groups in each resample, float64 (some resamples, groups), as many at once as memory allows."""
+    """Counts of the groups in each resample, float64 (some resamples, groups), so few at once that caches hold them."""
+    blocks = _drawn_once if groups * resamples <= _REMEMBERED else _drawn
+    rows = max(1, _AT_ONCE // groups)
+    for counts in blocks(groups, resamples, tuple(seed)):
+        for start in range(0, len(counts), rows):
+            yield counts[start : start + rows].astype(float)
+
+
+def _drawn(groups: int, resamples: int, seed: tuple[int, ...]) -> Iterator[np.ndarray]:
     random = np.random.default_rng(seed)
     rows = max(1, _CELLS // groups)
     for start in range(0, resamples, rows):
         drawn = random.integers(groups, size=(min(rows, resamples - start), groups))
         cells = drawn + groups * np.arange(len(drawn))[:, None]
-        yield np.bincount(cells.ravel(), minlength=cells.size).reshape(cells.shape).astype(float)
+        # A group is drawn once on average; hardly ever more than ten times.
+        yield np.bincount(cells.ravel(), minlength=cells.size).reshape(cells.shape).astype(np.uint16)
+
+
+@lru_cache(maxsize=32)
+def _drawn_once(groups: int, resamples: int, seed: tuple[int, ...]) -> list[np.ndarray]:
+    """The same as a list: many models are measured on the same items."""
+    return list(_drawn(groups, resamples, seed))
