@@ -348,5 +348,5 @@ def _drawn(groups: int, resamples: int, seed: tuple[int, ...]) -> Iterator[np.nd
 
 @lru_cache(maxsize=32)
 def _drawn_once(groups: int, resamples: int, seed: tuple[int, ...]) -> list[np.ndarray]:
-    """The same as a list: many models are measured on the same items."""
+    """The same as a list: many models are measured on the same items. At most 32 of 16 MB are kept."""
     return list(_drawn(groups, resamples, seed))

@@ -196,12 +196,12 @@ def _draw_ours(axes: Axes, row: Mapping, height: float) -> None:
         return
     ends = [end for end in (row["low"], row["high"]) if np.isfinite(end)]
     axes.plot(np.clip(ends, *axes.get_xlim()), [height] * len(ends), color="black", linewidth=1.3, zorder=2)
-    _draw_beyond(axes, ends, height, "black")
+    _draw_beyond(axes, ends, height, "black", lift=7)  # above the line, on which the marker may be as near the edge
     axes.plot(row["effect"], height, **_marker(_look(row), hollow=not ends), zorder=4)
 
 
-def _draw_beyond(axes: Axes, ends: list[float], height: float, color: str) -> None:
-    """An arrow with the numbers at each edge of the axis behind which some of the values lie."""
+def _draw_beyond(axes: Axes, ends: list[float], height: float, color: str, lift: float = 0) -> None:
+    """An arrow with the numbers, so many points higher, at each edge of the axis behind which some values lie."""
     left, right = axes.get_xlim()
     for edge, marker, side, beyond in (
         (left, "<", "left", [end for end in ends if end < left]),
@@ -212,7 +212,7 @@ def _draw_beyond(axes: Axes, ends: list[float], height: float, color: str) -> No
             axes.annotate(
                 " to ".join(f"{end:+.3g}" for end in beyond).replace("-", "\N{MINUS SIGN}"),
                 (edge, height),
-                (6 if side == "left" else -6, 0),
+                (6 if side == "left" else -6, lift),
                 textcoords="offset points",
                 color=color,
                 fontsize=7,

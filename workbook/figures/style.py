@@ -151,7 +151,7 @@ def png(fig: Figure) -> tuple[bytes, dict[str, int]]:
     """
     drawn, small = io.BytesIO(), io.BytesIO()
     fig.savefig(drawn, format="png", dpi=144, metadata=_UNDATED["png"])
-    Image.open(drawn).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(small, format="png", optimize=True)
+    Image.open(drawn).convert("RGB").quantize(64, dither=Image.Dither.NONE).save(small, format="png", optimize=True)
     width, height = (round(100 * inches) for inches in fig.get_size_inches())
     return small.getvalue(), {"width": width, "height": height}
 
