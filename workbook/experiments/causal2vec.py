@@ -1,7 +1,7 @@
 """The experiments of notebook 05: the gain by the contextual token, how it is made, and the two halves of the vector.
 
 Every text has the suffix ``answer``, except where EOS itself is tested: in the default backbone the state of EOS holds
-almost nothing of a text, and this training seldom changes that; see :data:`workbook.methods.causal2vec.SIZES`.
+almost nothing of a text before training, see :data:`workbook.methods.causal2vec.SIZES`.
 """
 
 from __future__ import annotations
