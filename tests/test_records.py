@@ -181,6 +181,23 @@ def test_a_cell_that_another_record_has_is_taken_from_there(record, computed, mo
     assert mine.stale() == []
 
 
+def test_a_cell_that_two_experiments_share_is_computed_by_one_at_a_time(record, computed, monkeypatch):
+    theirs, mine = record(), record(name="03_alike")
+    monkeypatch.setitem(EXPERIMENTS, "02_small", theirs.experiment)
+    met, compute = [], Record._compute
+
+    def slow(self, *cell):
+        if self.experiment is theirs.experiment:
+            met.append(cells(mine.fill([0], ("plain",), wait=False)))
+        compute(self, *cell)
+
+    monkeypatch.setattr(Record, "_compute", slow)
+    theirs.fill([0], ("plain",))
+    assert met == [[]]
+    assert cells(mine.fill([0], ("plain",))) == [("plain", 0)]
+    assert len(computed) == 1
+
+
 REFUSED = ("another measure", "another inside", "stale", "another recipe", "another folder", "damaged", "outcomes lost")
 
 

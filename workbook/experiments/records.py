@@ -178,7 +178,8 @@ class Record:
             while waiting:
                 for variant, seed in list(waiting):
                     fingerprint = self._fingerprint(variant, seed)
-                    claim = f"{self.experiment.name}-{fingerprint[:24]}"
+                    # By what is computed alone: a cell that two experiments share is computed by one of them.
+                    claim = f"cell-{fingerprint[:24]}"
                     try:
                         with locked(claim, timeout=0):
                             if not self._has(variant, seed, fingerprint) and not self._take(variant, seed, fingerprint):
