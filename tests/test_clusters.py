@@ -16,7 +16,8 @@ from workbook import backbones
 from workbook.errors import DamagedFileError, InvalidValueError, MissingDataError, ModelNotFoundError, OutputError
 from workbook.files import write_checksums
 from workbook.vocabulary import clusters as module
-from workbook.vocabulary.clusters import Clusters, cluster_head, clusters_of, head_sha256, variants
+from workbook.vocabulary.clusters import Clusters, cluster_head, clusters_of, head_sha256
+from workbook.vocabulary.tokens import variants
 
 KINDS = pytest.mark.parametrize("spherical", [True, False])
 

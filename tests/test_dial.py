@@ -19,7 +19,8 @@ from workbook.modules import Lexicon
 from workbook.probes import HEADS, Head, Pooled
 from workbook.probes.dial import READ
 from workbook.scale import get_scale
-from workbook.vocabulary.clusters import clusters_of, token_text
+from workbook.vocabulary.clusters import clusters_of
+from workbook.vocabulary.tokens import token_text
 
 BACKBONE = "tiny-llama"
 NAMES = ["rain", "bread", "a bicycle", "copper", "the old library", "glass", "a tram", "spring", "moss", "a kite"]

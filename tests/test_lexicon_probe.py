@@ -11,7 +11,7 @@ from workbook.modules import Decoder, Lexicon
 from workbook.modules import lexicon as module
 from workbook.modules.lexicon import LEXICON_POOLINGS
 from workbook.templates import Template
-from workbook.vocabulary.clusters import token_text
+from workbook.vocabulary.tokens import token_text
 
 TEXTS = ["A cat sat.", "why do my tomato leaves curl", "a", "", "naïve café, 3½ limes"]
 INSTRUCTION = "Find the note"

@@ -12,7 +12,8 @@ from torch.nn.functional import normalize
 
 from ..backbones import load_config, load_head
 from ..errors import InvalidValueError, UnknownNameError
-from ..vocabulary.clusters import CLUSTERS, Clusters, check_flags, clusters_of, token_text
+from ..vocabulary.clusters import CLUSTERS, Clusters, check_flags, clusters_of
+from ..vocabulary.tokens import token_text
 from .pooling import refuse_empty
 from .projection import max_logits, sum_weights
 from .saving import SavedModule, is_converted

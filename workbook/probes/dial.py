@@ -20,9 +20,9 @@ from sklearn.preprocessing import normalize
 from ..errors import InvalidValueError, UnknownNameError, whole
 from ..modules.lexicon import pooled_positions
 from ..modules.pooling import refuse_empty
-from ..vocabulary.clusters import token_text
 from ..vocabulary.names import is_content_word
 from ..vocabulary.sparse import above_mean
+from ..vocabulary.tokens import token_text
 from .heads import Head
 from .index import POSTING_BYTES
 from .states import decoder_of, reading

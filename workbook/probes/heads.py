@@ -9,7 +9,8 @@ import torch
 
 from ..backbones import load_head, load_tokenizer
 from ..errors import InvalidValueError, UnknownNameError
-from ..vocabulary.clusters import CLUSTERS, as_long, check_flags, clusters_of, variants
+from ..vocabulary.clusters import CLUSTERS, as_long, check_flags, clusters_of
+from ..vocabulary.tokens import variants
 
 HEADS = ("k-means", "k-means plain", "random clusters", "gaussian", "merged", "vocabulary")
 """Kinds of heads; see :func:`head_of`."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from ..vocabulary.clusters import token_text
 from ..vocabulary.names import is_content_word, token_forms
+from ..vocabulary.tokens import token_text
 from .lexicon import cluster_names, lexicon_parts, top_clusters
 
 if TYPE_CHECKING:

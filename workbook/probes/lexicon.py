@@ -13,9 +13,9 @@ from torch.nn.functional import normalize
 from ..errors import InvalidValueError, whole
 from ..modules import Decoder, Lexicon
 from ..modules.lexicon import pooled_positions
-from ..vocabulary.clusters import token_text
 from ..vocabulary.names import name_of
 from ..vocabulary.sparse import sparse
+from ..vocabulary.tokens import token_text
 from .states import decoder_of, reading
 
 if TYPE_CHECKING:

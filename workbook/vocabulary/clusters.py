@@ -30,17 +30,16 @@ from ..backbones import load_head
 from ..errors import DamagedFileError, InvalidValueError, MissingDataError, OutputError, whole
 from ..files import CHECKSUMS, atomic_folder, cache_path, folder_sha256, make_once, verify_checksums, write_checksums
 from ..resolved import digest
+from .kmeans import CANDIDATES, ROUNDS, fill_empty, starting_centers
+from .tokens import token_text, variants
 
 if TYPE_CHECKING:
-    import pandas as pd
     from transformers import PreTrainedTokenizerBase
 
 WEIGHTS, CONFIG = "clusters.safetensors", "config.json"
 CLUSTERS = 4000
 """Of a head, if no number is given. Source: LENS-4000, section 4.1."""
 ITERATIONS = 10
-_ROUNDS = 8  # in which the starting centers are drawn
-_CANDIDATES = 3  # rows drawn for each of them
 _VERSION = 2  # counts up when the same arguments come to give other clusters
 
 
@@ -256,13 +255,13 @@ def cluster_head(
     if len(different) < k:
         what = "directions of the head's rows" if spherical else "rows of the head"
         raise InvalidValueError("k", f"at most {len(different)}, the different {what}", k)
-    centers = _start(different, k, np.random.default_rng(seed))
+    centers = starting_centers(different, k, np.random.default_rng(seed))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # of clusters without rows, which get some below
         fitted = KMeans(k, init=centers, n_init=1, max_iter=iterations, tol=0).fit(rows)
     centers, assignment = fitted.cluster_centers_, fitted.labels_
     distances = np.linalg.norm(rows - centers[assignment], axis=1)
-    _fill_empty(assignment, distances, k)
+    fill_empty(assignment, distances, k)
     owner = torch.from_numpy(assignment).long()
     return Clusters(owner, _means(head, owner, k), torch.from_numpy(distances), spherical, seed, head_sha256(head))
 
@@ -320,7 +319,7 @@ def clustering(clusters: int | str | Path | None) -> list[Any] | str | None:
         if not (Path(clusters) / CHECKSUMS).is_file():
             raise MissingDataError(f"Expected clusters in the folder {clusters}, found no {CHECKSUMS}.")
         return folder_sha256(Path(clusters), WEIGHTS, CONFIG)
-    return [clusters or CLUSTERS, _VERSION, ITERATIONS, _ROUNDS, _CANDIDATES]
+    return [clusters or CLUSTERS, _VERSION, ITERATIONS, ROUNDS, CANDIDATES]
 
 
 def head_sha256(head: torch.Tensor) -> str:
@@ -329,53 +328,6 @@ def head_sha256(head: torch.Tensor) -> str:
     for part in head.detach().split(2048):  # no float32 copy of the whole
         content.update(part.float().cpu().contiguous().numpy())
     return content.hexdigest()
-
-
-def variants(tokenizer: PreTrainedTokenizerBase, vocabulary: int) -> pd.DataFrame:
-    """Pairs of tokens that differ only by case, by a leading space, or by both.
-
-    Special tokens, parts of characters (single bytes), and the single space are left out.
-
-    Args:
-        tokenizer: The tokenizer of the head.
-        vocabulary: Number of rows of the head, which may be more than the tokenizer has tokens.
-
-    Returns:
-        One row per pair: ``first`` and ``second`` (ids, first < second); ``case`` and ``space``, True for what differs.
-
-    Source: LENS, section 3.1: "What", "what" and " what".
-    """
-    import pandas as pd
-
-    rows = []
-    special = set(tokenizer.all_special_ids)
-    for token in range(min(vocabulary, len(tokenizer))):
-        text = token_text(tokenizer, token)
-        bare = text.removeprefix(" ")
-        if token not in special and bare and "\N{REPLACEMENT CHARACTER}" not in text:
-            rows.append((token, bare.lower(), bare, text != bare))
-    frame = pd.DataFrame(rows, columns=["id", "key", "bare", "space"])
-    pairs = frame.merge(frame, on="key", suffixes=("", "_2")).query("id < id_2")
-    return pd.DataFrame(
-        {
-            "first": pairs["id"],
-            "second": pairs["id_2"],
-            "case": pairs["bare"] != pairs["bare_2"],
-            "space": pairs["space"] != pairs["space_2"],
-        }
-    ).reset_index(drop=True)
-
-
-def token_text(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
-    """A token as text with its leading space, which some tokenizers leave out at the start of a text.
-
-    Args:
-        tokenizer: Its tokenizer.
-        token: Its id.
-    """
-    text = tokenizer.decode([token])
-    piece = tokenizer.convert_ids_to_tokens(token) or ""
-    return f" {text}" if piece.startswith("▁") and not text.startswith(" ") else text
 
 
 def check_flags(**flags: object) -> None:
@@ -399,50 +351,10 @@ def _checked(head: torch.Tensor, k: Any, spherical: Any, seed: Any) -> tuple[int
     return k, whole("seed", seed, 0)
 
 
-def _start(rows: np.ndarray, k: int, generator: np.random.Generator) -> np.ndarray:
-    """The starting centers, float32 (k, dim): rows far from each other, with other rows near them.
-
-    Each round draws more rows than needed, with odds by their squared distance to the nearest center so far. It keeps
-    those that bring most of the other rows nearer, where a row counts only for the nearest of the drawn. That is greedy
-    k-means++ with many centers per round.
-    """
-    from sklearn.metrics import pairwise_distances_argmin_min as nearest
-
-    chosen = np.zeros(0, dtype=np.int64)
-    gaps = np.square(rows, dtype=np.float64).sum(axis=1)  # to the nearest center; to 0 before there is any
-    for wanted in (k * (done + 1) // _ROUNDS for done in range(_ROUNDS)):
-        if not (count := wanted - len(chosen)):
-            continue
-        odds = gaps.clip(min=1e-12)  # never 0, or rows that agree with a center could leave too few to draw from
-        odds[chosen] = 0
-        most = min(_CANDIDATES * count, len(rows) - len(chosen))
-        drawn = generator.choice(len(rows), most, replace=False, p=odds / odds.sum())
-        owner, near = nearest(rows, rows[drawn], metric="sqeuclidean")
-        gains = np.bincount(owner, weights=(gaps - near).clip(min=0), minlength=most)
-        picked = drawn[np.argsort(-gains, kind="stable")[:count]]
-        near = nearest(rows, rows[picked], metric="sqeuclidean")[1]
-        gaps = np.minimum(gaps, near) if len(chosen) else near
-        chosen = np.concatenate([chosen, picked])
-    return rows[chosen]
-
-
 def _means(rows: torch.Tensor, assignment: torch.Tensor, k: int) -> torch.Tensor:
     """The mean row of each cluster, float32 (k, dim)."""
     sums = torch.zeros(k, rows.shape[1], dtype=torch.float64).index_add_(0, assignment, rows.cpu().double())
     return (sums / assignment.bincount(minlength=k)[:, None]).float()
-
-
-def _fill_empty(assignment: np.ndarray, distances: np.ndarray, k: int) -> None:
-    """Give each empty cluster the row that is farthest from its center, of those that are not alone; in place.
-
-    The last assignment may leave a center without rows, and rows that hardly differ are one to scikit-learn.
-    """
-    sizes = np.bincount(assignment, minlength=k)
-    farthest = iter(np.argsort(-distances, kind="stable"))
-    for cluster in np.flatnonzero(sizes == 0):
-        row = next(row for row in farthest if sizes[assignment[row]] > 1)
-        sizes[assignment[row]] -= 1
-        assignment[row], distances[row] = cluster, 0.0
 
 
 def _rows(head: torch.Tensor, spherical: bool) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
-from .clusters import token_text
+from .tokens import token_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
