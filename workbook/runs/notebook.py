@@ -9,18 +9,17 @@ The setup cell of every notebook::
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import platform
 import random
 import time
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import huggingface_hub
 import numpy as np
@@ -30,25 +29,17 @@ import transformers
 from IPython import get_ipython
 from IPython.display import Markdown, display
 from matplotlib.figure import Figure
-from pydantic import Field, Strict, TypeAdapter, ValidationError
 
 from .. import __version__, backbones, figures
-from ..errors import InvalidValueError, UnknownNameError
+from ..errors import InvalidValueError
 from ..evaluation.effects import Quantity
 from ..files import ROOT, atomic_file, cache_path
 from ..papers import claims, ledger
 from ..scale import Scale, live_scale
-from . import results
+from . import parameters, results
 
 PACKAGES = ("torch", "transformers", "sentence-transformers", "mteb", "peft", "numpy", "scikit-learn", "matplotlib")
 """The packages whose versions decide the results of a notebook."""
-
-_COMMON = {
-    "backbone": (Annotated[str, Strict(), Field(pattern=r"\S")], "a backbone's name, folder or hub id"),
-    "seed": (Annotated[int, Strict(), Field(ge=0, lt=2**32)], "an integer from 0 to 4294967295"),
-    "rerun": (Annotated[bool, Strict()], "True or False"),
-    "output_dir": (Annotated[str | Path, Field()], "a folder, or '' for outputs/<scale>"),
-}
 
 
 def start(
@@ -88,12 +79,12 @@ def start(
     allowed = dict(allowed or {})
     if unmatched := sorted(set(own) ^ set(allowed)):
         raise InvalidValueError("allowed", "one entry for each of the notebook's own parameters", unmatched)
-    _refuse_unknown(["scale", *_COMMON, *own])
+    parameters.refuse_unknown(["scale", *parameters.COMMON, *own])
     chosen = live_scale(scale)
     for name, value in {"backbone": backbone, "seed": seed, "rerun": rerun, "output_dir": output_dir}.items():
-        _validate(name, value, *_COMMON[name])
+        parameters.check(name, value, *parameters.COMMON[name])
     for name, rule in allowed.items():
-        _check_own(name, own[name], rule)
+        parameters.check_own(name, own[name], rule)
     if backbone not in backbones.TINY:
         backbones.resolve(backbone)  # absent or damaged: said here, not after minutes of work
     figures.use_style()
@@ -358,57 +349,6 @@ class Words:
 def _versions() -> dict[str, str]:
     """Versions without the local part, which only names the platform of a wheel (``2.13.0+cu130``)."""
     return {"workbook": __version__} | {name: metadata.version(name).split("+")[0] for name in PACKAGES}
-
-
-def _validate(name: str, value: object, kind: Any, expected: str) -> None:
-    try:
-        TypeAdapter(kind).validate_python(value)
-    except ValidationError as error:
-        raise InvalidValueError(name, expected, value, _hint(value)) from error
-
-
-def _hint(value: object) -> str:
-    """A hint for values that papermill injects as text: it casts only True, False, None, integers and floats."""
-    if not isinstance(value, str):
-        return ""
-    text = value.strip()
-    if text.lower() in {"true", "yes", "on", "false", "no", "off"}:
-        word = text.lower() in {"true", "yes", "on"}
-        return f"This is text; on papermill's command line write True or False: -p NAME {word}."
-    try:
-        return f"This is text; write the number itself, {float(text)!r}, without quotes (in YAML 1.0e-5, not 1e-5)."
-    except ValueError:
-        return ""
-
-
-def _check_own(name: str, value: object, rule: Any) -> None:
-    if isinstance(rule, range):
-        integer = isinstance(value, int) and not isinstance(value, bool)
-        if not (integer and value in rule):
-            step = f" in steps of {rule.step}" if rule.step != 1 else ""
-            raise InvalidValueError(name, f"an integer from {rule[0]} to {rule[-1]}{step}", value, _hint(value))
-    elif isinstance(rule, Collection):
-        if not any(value == item and type(value) is type(item) for item in rule):
-            raise UnknownNameError(name, value, map(str, rule), _hint(value))
-    else:
-        strict = TypeAdapter(Annotated[rule, Strict()])
-        try:
-            strict.validate_python(value)
-        except ValidationError as error:
-            problem = error.errors()[0]["msg"].removeprefix("Input should be ")
-            raise InvalidValueError(name, problem, value, _hint(value)) from error
-
-
-def _refuse_unknown(declared: list[str]) -> None:
-    """Refuse names that papermill injected and the notebook does not have; papermill itself only warns."""
-    shell = get_ipython()
-    if shell is None:
-        return
-    injected = [cell for cell in shell.user_ns.get("In", []) if cell.startswith("# Parameters\n")]
-    for statement in ast.parse(injected[-1]).body if injected else []:
-        for target in getattr(statement, "targets", []):
-            if isinstance(target, ast.Name) and target.id not in declared:
-                raise UnknownNameError("parameter", target.id, declared)
 
 
 def _note(text: str) -> None:
