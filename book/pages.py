@@ -23,7 +23,7 @@ from mkdocs.structure.files import File, Files
 from workbook.errors import DamagedFileError, MissingDataError
 from workbook.files import ROOT
 from workbook.papers import claims, ledger
-from workbook.runs import report, runner
+from workbook.runs import execution, report, runner
 
 TEXTS = ("README.md", "book/guide.md", "figures/README.md", "data/README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 CLAIMS = "claims.md"
@@ -92,7 +92,7 @@ def _chapter(notebook: Path, run: Path | None) -> dict[str, str | bytes]:
     try:
         if not path.exists():
             raise FileNotFoundError("It is not in this run.")
-        cells = runner.read_notebook(path).cells
+        cells = execution.read_notebook(path).cells
     except (FileNotFoundError, DamagedFileError) as error:
         return {_page(notebook): f"# {notebook.stem}\n\n{_said(notebook.stem, str(error))}"}
     images: dict[str, bytes] = {}

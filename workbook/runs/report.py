@@ -19,8 +19,9 @@ from .. import figures
 from ..errors import DamagedFileError, InvalidValueError, MissingDataError, UnknownNameError
 from ..files import atomic_file
 from ..papers import claims, ledger
+from .execution import read_notebook
 from .results import figure_name
-from .runner import read_manifest, read_notebook
+from .runner import read_manifest
 
 _PAGE = "page.html.jinja"
 _DAMAGED = "damaged"  # in place of what the run's manifest says of a notebook that can't be read any more

@@ -14,11 +14,9 @@ import contextlib
 import hashlib
 import itertools
 import json
-import logging
 import os
 import platform
 import queue
-import re
 import site
 import threading
 import time
@@ -29,17 +27,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import filelock
-import nbformat
-import papermill
-from nbclient.exceptions import CellTimeoutError
-from papermill.exceptions import PapermillExecutionError
 
 from .. import __version__
 from ..errors import DamagedFileError, InvalidValueError, MissingDataError, OutputError, UnknownNameError
 from ..figures import ENDINGS
 from ..files import ROOT, alone, atomic_file, folder_sha256, remove_scratch, sha256, writing
 from ..papers import claims, ledger
-from . import results
+from . import execution, results
 
 PASSED = "passed"
 FAILED = "failed"
@@ -237,7 +231,7 @@ class Session:
                 copy.unlink(missing_ok=True)
         began = time.monotonic()
         parameters = self.parameters | {"output_dir": str(self.folder)}
-        problem = _execute(source, target, parameters, self.cell_timeout, self.told)
+        problem = execution.execute(source, target, parameters, self.cell_timeout, self.told)
         outcome = Outcome(name, FAILED if problem else PASSED, round(time.monotonic() - began, 1), problem)
         self._record(
             name,
@@ -302,23 +296,6 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def read_notebook(path: Path) -> nbformat.NotebookNode:
-    """A notebook, in nbformat 4.
-
-    Raises:
-        DamagedFileError: It is something else, or newer than this nbformat reads.
-    """
-    try:
-        notebook = nbformat.read(path, as_version=4)
-        nbformat.validate(notebook)
-    except (ValueError, AttributeError, KeyError, TypeError, nbformat.ValidationError) as error:
-        raise DamagedFileError(
-            f"Expected a notebook in {path}, found something else ({_first_line(error)}). "
-            "Restore it; a run's copy you may delete."
-        ) from error
-    return notebook
-
-
 def _keep_edited(copy: Path, left: str | None) -> None:
     """Give an executed notebook that someone has edited since, by its checksum then, another name."""
     if left is None or not copy.is_file() or sha256(copy) == left:
@@ -343,76 +320,9 @@ def _surroundings() -> dict[str, Any]:
     }
 
 
-def _execute(
-    source: Path,
-    target: Path,
-    parameters: Mapping[str, Any],
-    cell_timeout: int | None,
-    told: Callable[[str, int, int], None] | None,
-) -> str:
-    """Run a notebook under a temporary name, rename it, and return what went wrong, or an empty string."""
-    logging.getLogger("papermill").setLevel(logging.CRITICAL)
-    try:
-        notebook = read_notebook(source)
-    except DamagedFileError as error:
-        return str(error)
-    if not _declares(notebook, "rerun"):
-        parameters = {name: value for name, value in parameters.items() if name != "rerun"}
-    problem = ""
-    begun, of = itertools.count(1), sum(map(_runs, notebook.cells)) + 1  # and the parameters that papermill adds
-
-    def tell(cell: nbformat.NotebookNode, **_: Any) -> None:
-        if told and _runs(cell):
-            told(source.stem, next(begun), of)
-
-    with atomic_file(target) as temporary:
-        nbformat.write(notebook, temporary)  # stays if papermill does not come to begin
-        try:
-            papermill.execute_notebook(
-                notebook,
-                str(temporary).replace("{", "{{").replace("}", "}}"),  # papermill fills in what stands in braces
-                parameters,
-                kernel_name="python3",
-                language="python",
-                progress_bar=False,
-                execution_timeout=cell_timeout,
-                on_cell_start=tell,
-                resources={"metadata": {"path": str(source.parent)}},  # papermill's cwd would be the whole process's
-                extra_arguments=["--IPKernelApp.log_level=CRITICAL"],  # its chatter would break our lines
-            )
-        except PapermillExecutionError as error:
-            problem = f"In [{error.exec_count}]: {error.ename}: {_first_line(error.evalue)}"
-        except Exception as error:  # a dead kernel, a cell that takes too long: the rest goes on
-            if isinstance(error, OSError) and not isinstance(error, CellTimeoutError):
-                raise
-            problem = f"{type(error).__name__}: {_first_line(error)}"
-        executed = nbformat.read(temporary, as_version=4)
-        # papermill marks what a dead kernel or sys.exit left behind as completed: look at what really ran
-        code = [cell for cell in executed.cells if _runs(cell)]
-        started = [cell for cell in code if cell.metadata.get("papermill", {}).get("start_time")]
-        finished = len(started) == len(code) and all(cell.execution_count for cell in code)
-        if not finished and not problem.startswith("In ["):
-            left = len(code) - len(started)
-            problem = f"In [{len(started)}]: {problem or 'the notebook ended itself'}; cells not run: {left}"
-    return problem
-
-
-def _runs(cell: nbformat.NotebookNode) -> bool:
-    return cell.cell_type == "code" and bool(cell.source.strip())
-
-
 def _sums_up(source: Path) -> bool:
     try:
-        cells = read_notebook(source).cells
+        cells = execution.read_notebook(source).cells
     except DamagedFileError:
         return False  # running it will say what it is instead
     return any("sums-up" in cell.metadata.get("tags", []) for cell in cells)
-
-
-def _declares(notebook: nbformat.NotebookNode, name: str) -> bool:
-    cells = (cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", []))
-    return any(re.search(rf"^{name}\b", cell.source, re.MULTILINE) for cell in cells)
-
-
-def _first_line(error: object) -> str:
-    return next(iter(str(error).strip().splitlines()), "no message")
