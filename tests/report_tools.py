@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from workbook import figures
 from workbook.files import ROOT
 from workbook.papers import claims
+from workbook.papers.verdicts import judge
 from workbook.runs import runner
 
 NOTEBOOKS = ("00_start", "02_llm2vec")
@@ -40,7 +41,7 @@ def made(folder):
     for claim in claims.load().values():
         if claim.notebook in NOTEBOOKS or claim.paper == "LENS":
             measured = next(iter(claim.published.values()), {})
-            found = claims.judge(claim, measured, scale="cpu", notebook=claim.notebook)
+            found = judge(claim, measured, scale="cpu", notebook=claim.notebook)
             verdicts.append(found)
     claims.write(verdicts, folder / "claims.json")
     return folder

@@ -20,6 +20,7 @@ from workbook.files import atomic_folder
 from workbook.methods import METHODS
 from workbook.modules import load_embedder
 from workbook.papers import claims
+from workbook.papers.verdicts import judge
 from workbook.runs import notebook
 from workbook.scale import get_scale
 from workbook.texts import LONGEST
@@ -175,7 +176,7 @@ def test_a_negative_seed(tiny):
 
 def write_claims(model, folder):
     claim = next(iter(claims.load().values())).model_copy(update={"note": "n" * 200})
-    verdict = claims.judge(claim, {}, scale="quick")
+    verdict = judge(claim, {}, scale="quick")
     claims.write([verdict], folder / "claims.json")
 
 

@@ -14,6 +14,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from workbook.evaluation.effects import Quantity
 from workbook.files import ROOT
 from workbook.papers import claims, ledger
+from workbook.papers.verdicts import judge
 
 pytest.importorskip("mkdocs", reason="the group `book` is not installed")
 
@@ -149,7 +150,7 @@ def test_the_ledger_of_a_run(book, tmp_path):
     *_, pages_of = book
     claim = claims.get("llm2vec-untrained-retrieval")
     values = {"encoder": Quantity.of_values(np.linspace(60, 62, 9)), "causal_weighted_mean": 10.0}
-    claims.write([claims.judge(claim, values, scale="quick", notebook="00_start")], tmp_path / "claims.json")
+    claims.write([judge(claim, values, scale="quick", notebook="00_start")], tmp_path / "claims.json")
     row = next(line for line in pages_of._claims(tmp_path).splitlines() if claim.statement[:40] in line)
     assert row.startswith("| [supported](notebooks/00_start.md#results) |")
     assert "+51" in row

@@ -14,7 +14,7 @@ from workbook.evaluation.effects import Quantity
 from workbook.evaluation.outcomes import Outcomes
 from workbook.evaluation.suites import SUITES
 from workbook.papers import claims, rules
-from workbook.papers.claims import Claim, judge
+from workbook.papers.verdicts import Claim, Verdict, judge
 
 ITEMS = 25
 
@@ -179,7 +179,7 @@ def test_what_can_not_be_compared_is_not_tested_and_says_why(other, why):
     made = judge(claim("a > b", "a > z"), MEASURED | {"z": other}, scale="cpu")
     assert made.verdict == made.findings["a > z"].verdict == "not tested"
     assert made.why().startswith(why)
-    assert claims.Verdict.model_validate(json.loads(json.dumps(made.model_dump(mode="json")))) == made
+    assert Verdict.model_validate(json.loads(json.dumps(made.model_dump(mode="json")))) == made
 
 
 def test_a_clause_on_a_suite_takes_the_average_of_its_tasks():
@@ -247,7 +247,7 @@ def test_what_limits_a_number_is_said_with_its_verdict():
     old = {"a": replace(MEASURED["a"], caveat="Its record is old.")}
     made = judge(claim("a > b"), MEASURED | old, scale="cpu")
     assert (made.verdict, made.why()) == ("supported", "Its record is old.")
-    assert claims.Verdict.model_validate(json.loads(json.dumps(made.model_dump(mode="json")))) == made
+    assert Verdict.model_validate(json.loads(json.dumps(made.model_dump(mode="json")))) == made
 
 
 def test_the_papers_effect_is_that_of_the_models_with_all_numbers():

@@ -8,9 +8,9 @@ import pytest
 from workbook import papers
 from workbook.files import ROOT
 from workbook.papers import claims
-from workbook.papers.claims import Claim
 from workbook.papers.tables import ANCHOR_VARIANTS as ANCHOR_TABLES
 from workbook.papers.tables import ATTENTION, LEXICON_POOLING
+from workbook.papers.verdicts import Claim
 
 
 def outcomes(entry, numbers):

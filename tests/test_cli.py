@@ -21,6 +21,7 @@ from workbook import cli, doctor
 from workbook.evaluation import SUITES, items
 from workbook.evaluation.effects import Quantity
 from workbook.papers import claims, ledger
+from workbook.papers.verdicts import judge
 from workbook.runs import runner
 
 
@@ -100,7 +101,7 @@ def test_run_shows_the_cell_of_each_notebook_in_a_terminal(source):
 def test_claims(workbook, tmp_path):
     claim = claims.get("nv-embed-recency-bias")
     values = {"last_token_recency": Quantity.of_values(np.linspace(60, 62, 9)), "mean_recency": 50.0}
-    verdict = claims.judge(claim, values, scale="cpu", notebook="01_attention")
+    verdict = judge(claim, values, scale="cpu", notebook="01_attention")
     claims.write([verdict], tmp_path / "claims.json")
     code, out, err = workbook("claims", "--output", tmp_path)
     assert (code, err) == (0, "")

@@ -16,7 +16,7 @@ from workbook.evaluation import outcomes
 from workbook.evaluation.effects import Estimate, Quantity, effect
 from workbook.evaluation.outcomes import STATISTICS, Outcomes
 from workbook.experiments.compare import quantities
-from workbook.papers.claims import Claim, judge
+from workbook.papers.verdicts import Claim, judge
 
 GAP = {"a": 1.0, "b": -1.0}
 

@@ -16,7 +16,7 @@ from workbook.evaluation.outcomes import Outcomes
 from workbook.evaluation.suites import SUITES
 from workbook.files import ROOT
 from workbook.papers import claims, ledger
-from workbook.papers.claims import Claim
+from workbook.papers.verdicts import Claim, judge
 from workbook.runs import report, runner
 
 CLAIMS = claims.load()
@@ -43,7 +43,7 @@ def judged(claim, notebook, values=None, *, scale="cpu", spread=0.04, trained=Fa
         name: Quantity({0: {task: one for suite in suites for task, one in parts[suite].items()}}, trained, why)
         for name, parts in made.items()
     }
-    return claims.judge(claim, measured, scale=scale, notebook=notebook)
+    return judge(claim, measured, scale=scale, notebook=notebook)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from workbook.experiments import EXPERIMENTS, Experiment, Record, Variant, grid,
 from workbook.experiments.suite import kept_along
 from workbook.files import ROOT
 from workbook.methods.chain import Chain
-from workbook.papers import claims
+from workbook.papers.verdicts import Claim, judge
 from workbook.runs import notebook
 from workbook.scale import get_scale
 from workbook.training import Evaluator
@@ -715,9 +715,9 @@ def test_experiments_are_recorded_in_the_order_that_is_asked_for():
 def gap(frame):
     """The paired difference of the two variants, and the verdict that rests on it."""
     rows = frame[frame["text"] == 1].assign(source="recorded", task="text")
-    claim = claims.Claim(id="c", paper="P", place="table 1", statement="s", rule=["a > b"], scale="quick")
+    claim = Claim(id="c", paper="P", place="table 1", statement="s", rule=["a > b"], scale="quick")
     measured = quantities(rows, {"a": "trained", "b": "plain"})
-    return paired(rows, "trained", "plain"), claims.judge(claim, measured, scale="quick")
+    return paired(rows, "trained", "plain"), judge(claim, measured, scale="quick")
 
 
 def test_outcomes_survive_the_files(record):

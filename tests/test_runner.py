@@ -29,10 +29,10 @@ GOOD = [
 
 JUDGES = [
     "from pathlib import Path",
-    "from workbook.papers import claims",
+    "from workbook.papers import claims, verdicts",
     'if seed: raise ValueError("before its claim")',
     'claim = claims.get("nv-embed-positive-latents")',
-    'verdict = claims.judge(claim, {"latent_difference": 1.0}, scale="quick", notebook="05_judges")',
+    'verdict = verdicts.judge(claim, {"latent_difference": 1.0}, scale="quick", notebook="05_judges")',
     'claims.write([verdict], Path(output_dir, "claims.json"))',
     'for name in ("figures", "manifests"): Path(output_dir, name).mkdir(exist_ok=True)',
     'Path(output_dir, "manifests", "05_judges.json").write_text(\'{"figures": ["05_scores.png"]}\')',

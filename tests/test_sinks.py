@@ -25,6 +25,7 @@ from workbook.explore import SinkExplorer
 from workbook.methods import icl
 from workbook.modules import ContextualPooling
 from workbook.papers import claims
+from workbook.papers.verdicts import judge
 from workbook.scale import get_scale
 from workbook.templates import CONTEXT
 from workbook.training import Adapter
@@ -530,7 +531,7 @@ def test_the_contextual_half_has_to_have_learned(recorded, name, learned, tested
     rows.loc[of_half, "score"] = rows.loc[of_half, "variant"].eq(sinks.WHOLE_EOS).map({True: learned, False: 2.5})
     claim = claims.get(name)
     assert {*claim.names()} <= {*sinks.claimed(rows)}
-    for one in claims.judge(claim, sinks.claimed(rows), scale="night").findings.values():
+    for one in judge(claim, sinks.claimed(rows), scale="night").findings.values():
         assert (not one.why) == (one.effect.error is not None) == tested
         assert tested or "by its contextual half" in one.why
 

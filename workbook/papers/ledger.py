@@ -15,7 +15,7 @@ from .. import figures
 from ..errors import MissingDataError
 from ..files import atomic_file
 from . import claims, rules
-from .claims import CONTRADICTED, INCONCLUSIVE, NOT_TESTED, SUPPORTED, Claim, Finding, Verdict
+from .verdicts import CONTRADICTED, INCONCLUSIVE, NOT_TESTED, SUPPORTED, Claim, Finding, Verdict
 
 FIGURE = "claims"
 """Name of the ledger's figure in a run folder."""

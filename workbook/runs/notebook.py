@@ -35,6 +35,7 @@ from ..errors import InvalidValueError
 from ..evaluation.effects import Quantity
 from ..files import ROOT, atomic_file, cache_path
 from ..papers import claims, ledger
+from ..papers.verdicts import Verdict, judge
 from ..scale import Scale, live_scale
 from . import parameters, results
 
@@ -127,7 +128,7 @@ class Run:
         self.rerun = rerun
         self.output_dir = output_dir
         self._own = dict(own)
-        self._judged: dict[str, claims.Verdict] = {}
+        self._judged: dict[str, Verdict] = {}
         self._began = time.monotonic()
         self._figures: list[str] = []
         results.clear(output_dir, self.notebook)
@@ -227,7 +228,7 @@ class Run:
         *,
         scale: str | None = None,
         **measured: Quantity | float,
-    ) -> claims.Verdict:
+    ) -> Verdict:
         """Judge a claim by what this run measured or read, and record the verdict in ``claims.json``.
 
         Args:
@@ -240,7 +241,7 @@ class Run:
             InvalidValueError: The claim can't be used.
             OutputError: The folder can't be written.
         """
-        verdict = claims.judge(
+        verdict = judge(
             claims.get(claim_id),
             measured,
             scale=scale or self.scale.name,
@@ -251,7 +252,7 @@ class Run:
         self._judged[claim_id] = verdict
         return verdict
 
-    def claims(self, measured: Mapping[str, Quantity | float], *, scale: str | None = None) -> list[claims.Verdict]:
+    def claims(self, measured: Mapping[str, Quantity | float], *, scale: str | None = None) -> list[Verdict]:
         """Judge all claims of this notebook that were not judged before; see :meth:`claim`.
 
         Args:
