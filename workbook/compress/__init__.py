@@ -7,7 +7,8 @@ Source: NV-Embed, appendix A.
 
 from ..quantized import FORMATS, Quantized, QuantizedLinear
 from .matrices import PATTERNS, gptq, magnitude, mask, round_to_nearest, sparsegpt, wanda
-from .models import CRITERIA, ROUNDINGS, disk_bytes, drift, prune, quantize, report, sensitivity, smaller
+from .measures import disk_bytes, drift, report
+from .models import CRITERIA, ROUNDINGS, prune, quantize, sensitivity, smaller
 
 __all__ = [
     "CRITERIA",

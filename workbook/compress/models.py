@@ -1,25 +1,21 @@
-"""Pruning, quantizing and cutting the decoder of an embedder, and what is left of it."""
+"""Pruning, quantizing and cutting the decoder of an embedder, as a whole or one block at a time."""
 
 from __future__ import annotations
 
 import copy
-import os
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from ..errors import InvalidValueError, UnknownNameError, whole
-from ..modules import Decoder
 from ..modules.card import card_of
 from ..quantized import FORMATS, Quantized, QuantizedLinear, dtype_of, is_quantized, mark
 from . import matrices
 from .calibration import Calibration, Inputs, default_texts, linears
+from .measures import decoder_of, turned, vectors
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -142,85 +138,6 @@ def smaller(model: SentenceTransformer, layers: int | float, keep: str = "first"
     return small
 
 
-def report(model: SentenceTransformer, before: SentenceTransformer | None = None) -> pd.DataFrame:
-    """What the compressed layers of a model are made of.
-
-    Args:
-        model: An embedder whose first module is a Decoder.
-        before: What it was made of, with as many blocks, if its change is asked for.
-
-    Returns:
-        One row per layer: ``block`` (from 0), ``layer`` (its name), ``rows``, ``columns``, ``zeros`` (share of its
-        weights that are 0, 0 to 1), ``dtype`` and ``bytes`` (weight and scales); with
-        ``before`` also ``change``: the length of the weights' difference over that of the weights before, 0 or more.
-
-    Raises:
-        InvalidValueError: A model that does not begin with a Decoder, or one with other layers than ``before``.
-    """
-    found = []
-    for number, block in enumerate(_decoder(model).decoder.layers):
-        for name, part in linears(block).items():
-            weight, scale = part.weight, getattr(part, "scale", None)
-            found.append(
-                {
-                    "block": number,
-                    "layer": name,
-                    "rows": part.out_features,
-                    "columns": part.in_features,
-                    "zeros": float((weight.float() == 0).float().mean()),
-                    "dtype": str(weight.dtype).removeprefix("torch."),
-                    "bytes": weight.nbytes + (0 if scale is None else scale.nbytes),
-                }
-            )
-    frame = pd.DataFrame(found)
-    if before is not None:
-        pairs = [_weights(one) for one in (before, model)]
-        if [weight.shape for weight in pairs[0]] != [weight.shape for weight in pairs[1]]:
-            raise InvalidValueError("before", "a model with the same layers", f"{len(pairs[0])} layers or other sizes")
-        frame["change"] = [float((a - b).norm() / a.norm()) for a, b in zip(*pairs, strict=True)]
-    return frame
-
-
-def _weights(model: SentenceTransformer) -> list[torch.Tensor]:
-    parts = [part for block in _decoder(model).decoder.layers for part in linears(block).values()]
-    return [
-        (Quantized(part.weight, part.scale).dequantized() if isinstance(part, QuantizedLinear) else part.weight)
-        .detach()
-        .float()
-        for part in parts
-    ]
-
-
-def disk_bytes(model: SentenceTransformer | str | os.PathLike) -> int:
-    """Bytes of a model's weights on disk, all safetensors of its folder.
-
-    Args:
-        model: A folder; or any SentenceTransformer, which is saved to a temporary one.
-    """
-    if isinstance(model, str | os.PathLike):
-        return sum(file.stat().st_size for file in Path(model).rglob("*.safetensors"))
-    with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder, create_model_card=False)
-        return disk_bytes(folder)
-
-
-def drift(
-    before: SentenceTransformer, after: SentenceTransformer, texts: Sequence[str], instruction: str | None = None
-) -> float:
-    """How far the vectors of texts turned: the mean of 1 - cosine, 0 to 2.
-
-    Args:
-        before: An embedder.
-        after: The same, compressed.
-        texts: Held-out texts: others than were calibrated on.
-        instruction: The bare instruction, or None.
-
-    Raises:
-        InvalidValueError: No texts.
-    """
-    return _turned(_vectors(before, texts, instruction), _vectors(after, texts, instruction))
-
-
 def sensitivity(
     model: SentenceTransformer,
     how: str = "wanda",
@@ -242,7 +159,7 @@ def sensitivity(
         instruction: The bare instruction with which both are read, or None.
 
     Returns:
-        One row per block: ``block`` (from 0) and ``drift``; see :func:`drift`.
+        One row per block: ``block`` (from 0) and ``drift``; see :func:`~.measures.drift`.
 
     Raises:
         UnknownNameError, InvalidValueError: As :func:`prune` and :func:`quantize`; or a sparsity for a rounding, or a
@@ -261,7 +178,7 @@ def sensitivity(
         from ..corpora.docs import load_docs
 
         held_out = load_docs().split("dev").sort_values("id")["document"].head(32).tolist()
-    whole_, work = _vectors(model, held_out, instruction), copy.deepcopy(model)
+    whole_, work = vectors(model, held_out, instruction), copy.deepcopy(model)
     rows = []
 
     def tried(number: int, block: nn.Module, inputs: dict[str, Inputs]) -> None:
@@ -270,7 +187,7 @@ def sensitivity(
             made = change(linear, inputs.get(name))
             made = made.dequantized() if isinstance(made, Quantized) else made
             linear.weight.data = made.to(weights[name].dtype)
-        rows.append((number, _turned(whole_, _vectors(work, held_out, instruction))))
+        rows.append((number, turned(whole_, vectors(work, held_out, instruction))))
         for name, linear in linears(block).items():
             linear.weight.data = weights[name]
 
@@ -355,19 +272,9 @@ def _each_block(
     return f", calibrated on {len(texts):,} texts of {calibration.tokens:,} tokens"
 
 
-def _decoder(model: SentenceTransformer) -> Decoder:
-    first = next(iter(model), None) if isinstance(model, nn.Module) else None
-    if not isinstance(first, Decoder):
-        raise InvalidValueError(
-            "model", "one whose first module is a Decoder", type(first or model).__name__,
-            "workbook.build makes such models; of a hybrid, compress each part.",
-        )  # fmt: skip
-    return first
-
-
 def _check(model: SentenceTransformer, sparsity: str | float | None = None) -> None:
     """Refuse a model before anything is computed."""
-    decoder = _decoder(model).decoder
+    decoder = decoder_of(model).decoder
     if is_quantized(decoder):
         hint = "Prune, cut and train first, and quantize last."
         raise InvalidValueError("model", "one that is not quantized", decoder.config.quantization_config, hint)
@@ -397,14 +304,3 @@ def _note(model: SentenceTransformer, what: str) -> None:
     card = card_of(model)
     card.compression.append(what)
     card.scores = []
-
-
-def _vectors(model: SentenceTransformer, texts: Sequence[str], instruction: str | None) -> torch.Tensor:
-    if isinstance(texts, str) or len(texts) == 0:
-        raise InvalidValueError("texts", "at least one, in a list", texts)
-    made = model.encode(list(texts), prompt=instruction, convert_to_tensor=True, show_progress_bar=False)
-    return made.float()
-
-
-def _turned(before: torch.Tensor, after: torch.Tensor) -> float:
-    return float((1 - F.cosine_similarity(before, after, dim=1)).mean())
