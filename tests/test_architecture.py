@@ -10,7 +10,8 @@ from workbook.files import ROOT
 
 LAYERS = (
     {"errors"},
-    {"files", "precision", "quantized", "resolved", "scale", "texts", "tiny"},
+    {"files"},
+    {"checksums", "precision", "quantized", "resolved", "scale", "texts", "tiny"},
     {"backbones", "corpora"},
     {"adapters", "attention", "templates", "vocabulary"},
     {"modules"},
@@ -30,6 +31,7 @@ BARRED = {
     "probes": {"matplotlib", "seaborn"},
     "errors": {"torch", "transformers"},
     "files": {"torch", "transformers"},
+    "checksums": {"torch", "transformers"},
     "scale": {"torch", "transformers"},
 }
 """What a module must not know."""

@@ -13,8 +13,8 @@ from torch.nn.functional import normalize
 from transformers import PreTrainedTokenizerFast
 
 from workbook import backbones
+from workbook.checksums import write_checksums
 from workbook.errors import DamagedFileError, InvalidValueError, MissingDataError, ModelNotFoundError, OutputError
-from workbook.files import write_checksums
 from workbook.vocabulary import clusters as module
 from workbook.vocabulary.clusters import Clusters, cluster_head, clusters_of, head_sha256
 from workbook.vocabulary.tokens import variants

@@ -14,7 +14,8 @@ from packaging.specifiers import SpecifierSet
 
 from workbook import __version__, backbones, doctor
 from workbook.backbones import folders
-from workbook.files import ROOT, sha256
+from workbook.checksums import sha256
+from workbook.files import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]

@@ -10,7 +10,7 @@ import filelock
 import pytest
 import torch
 
-from workbook import files
+from workbook import checksums, files
 from workbook.errors import DamagedFileError, OutputError
 from workbook.files import ROOT, alone, atomic_file, atomic_folder, cache_path, make_folder, remove_scratch, writing
 
@@ -124,7 +124,8 @@ def test_processes_that_write_into_one_folder_are_not_in_each_others_way(tmp_pat
 
 ONCE = """
 import sys, time
-from workbook.files import cache_path, make_once, write_checksums
+from workbook.checksums import make_once, write_checksums
+from workbook.files import cache_path
 def write(folder):
     with open(sys.argv[1], "a") as made:
         made.write("made ")
@@ -220,7 +221,7 @@ def test_a_name_that_is_not_utf8_here(tmp_path):
 
 def test_a_required_file_has_a_checksum(tmp_path):
     (tmp_path / "a.txt").write_text("a")
-    files.write_checksums(tmp_path, ["a.txt"])
-    files.verify_checksums(tmp_path, "Way out.", required=["a.txt"])
+    checksums.write_checksums(tmp_path, ["a.txt"])
+    checksums.verify_checksums(tmp_path, "Way out.", required=["a.txt"])
     with pytest.raises(DamagedFileError, match=r"expected a checksum of b\.txt, got none\. Way out\."):
-        files.verify_checksums(tmp_path, "Way out.", required=["a.txt", "b.txt"])
+        checksums.verify_checksums(tmp_path, "Way out.", required=["a.txt", "b.txt"])

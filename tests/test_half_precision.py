@@ -6,7 +6,8 @@ from peft import PeftModel
 from training_tools import differing, recipe_of, stage, tiny, trained
 
 from workbook import METHODS
-from workbook.files import cache_path, verify_checksums
+from workbook.checksums import verify_checksums
+from workbook.files import cache_path
 from workbook.modules.pooling import pool
 from workbook.modules.projection import token_losses
 from workbook.objectives import Contrastive

@@ -17,9 +17,9 @@ from training_tools import differing, stage, trained, weights, write_data
 
 import workbook
 from workbook import backbones
+from workbook.checksums import write_checksums
 from workbook.corpora.authored import topics
 from workbook.errors import DamagedFileError, InvalidValueError, OutputError, UnknownNameError
-from workbook.files import write_checksums
 from workbook.modules import Decoder, Lexicon
 from workbook.modules.lexicon import LEXICON_POOLINGS, pooled_positions
 from workbook.modules.projection import max_logits, sum_weights

@@ -23,8 +23,9 @@ from training_tools import (
 )
 
 from workbook import METHODS, objectives
+from workbook.checksums import write_checksums
 from workbook.errors import DamagedFileError, OutputError, TrainingError
-from workbook.files import cache_path, write_checksums
+from workbook.files import cache_path
 from workbook.training import Evaluator, Recipe, Stage, train
 from workbook.training import stage as stage_module
 from workbook.training.run import Training

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import backbones
+from .checksums import verify_checksums
 from .errors import DamagedFileError, InvalidValueError, MissingDataError
-from .files import verify_checksums
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

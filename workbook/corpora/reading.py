@@ -16,8 +16,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..checksums import make_once, sha256, verify_checksums, write_checksums
 from ..errors import DamagedFileError, MissingDataError
-from ..files import cache_path, make_once, sha256, verify_checksums, write_checksums
+from ..files import cache_path
 from ..texts import is_text
 
 if TYPE_CHECKING:

@@ -22,10 +22,11 @@ import pyarrow.compute as pc
 from datasets import Dataset
 from safetensors.numpy import load_file, save_file
 
+from ..checksums import make_once, verify_checksums, write_checksums
 from ..corpora.public import chunks
 from ..corpora.scored import RETRIEVAL, SCORES, TASK
 from ..errors import InvalidValueError, whole
-from ..files import cache_path, make_once, verify_checksums, write_checksums
+from ..files import cache_path
 from ..objectives import get as get_objective
 from ..texts import check_text
 from .sources import INSTRUCTIONS, SOURCES, read

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from .. import backbones, methods
+from ..checksums import sha256
 from ..corpora.docs import Docs, load_docs
 from ..corpora.roles import Roles, load_roles
 from ..data import rows as training_data
 from ..errors import UnknownNameError
 from ..evaluation.offline import CANDIDATES
-from ..files import data_path, sha256
+from ..files import data_path
 from ..resolved import digest, resolved
 from ..scale import Scale, get_scale
 from ..training.recipe import Recipe

@@ -14,8 +14,9 @@ from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from .. import attention as attention_modes
 from .. import backbones
+from ..checksums import verify_checksums, write_checksums
 from ..errors import AttentionError, InvalidValueError, UnknownNameError, whole
-from ..files import verify_checksums, write_checksums, writing
+from ..files import writing
 from ..templates import CONTEXT
 from .decoder import Decoder, in_groups
 from .pooling import pool

@@ -16,8 +16,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .. import attention as attention_modes
 from .. import backbones
+from ..checksums import verify_checksums, write_checksums
 from ..errors import AttentionError, InvalidValueError, whole
-from ..files import verify_checksums, write_checksums, writing
+from ..files import writing
 from ..resolved import resolved
 from ..templates import Encoded, Template, answer_opening, as_template
 from ..texts import check_text

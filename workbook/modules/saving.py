@@ -11,8 +11,9 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers.base.modules.module import Module
 
 from .. import backbones
+from ..checksums import verify_checksums, write_checksums
 from ..errors import DamagedFileError, InvalidValueError, UnknownNameError
-from ..files import verify_checksums, write_checksums, writing
+from ..files import writing
 
 WEIGHTS = "model.safetensors"
 _FETCHING = ("token", "cache_folder", "revision", "local_files_only")

@@ -11,8 +11,8 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from ..checksums import sha256
 from ..errors import DamagedFileError, OutputError
-from ..files import sha256
 from ..papers import claims
 
 

@@ -29,9 +29,10 @@ from typing import Any, NamedTuple, Self
 import filelock
 
 from .. import __version__
+from ..checksums import folder_sha256, sha256
 from ..errors import DamagedFileError, InvalidValueError, MissingDataError, OutputError, UnknownNameError
 from ..figures import ENDINGS
-from ..files import ROOT, alone, atomic_file, folder_sha256, remove_scratch, sha256, writing
+from ..files import ROOT, alone, atomic_file, remove_scratch, writing
 from ..papers import claims, ledger
 from . import execution, results
 

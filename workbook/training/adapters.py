@@ -7,8 +7,9 @@ import shutil
 from pathlib import Path
 
 from ..backbones import CARRIED, shown
+from ..checksums import is_whole, verify_checksums, write_checksums
 from ..errors import InvalidValueError, MissingDataError
-from ..files import atomic_folder, cache_path, is_whole, refuse_filled, verify_checksums, write_checksums
+from ..files import atomic_folder, cache_path, refuse_filled
 from .folder import finished_stages
 
 _CONFIG = "adapter_config.json"

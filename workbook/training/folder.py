@@ -13,18 +13,9 @@ from typing import TYPE_CHECKING, Any
 import filelock
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from ..checksums import sha256
 from ..errors import DamagedFileError, InvalidValueError, MissingDataError, OutputError, WorkbookError
-from ..files import (
-    alone,
-    atomic_file,
-    cache_path,
-    check_room,
-    refuse_filled,
-    remove_scratch,
-    scratch_folder,
-    sha256,
-    writing,
-)
+from ..files import alone, atomic_file, cache_path, check_room, refuse_filled, remove_scratch, scratch_folder, writing
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from ..attention import MASKED
+from ..checksums import write_checksums
 from ..errors import InvalidValueError, UnknownNameError
-from ..files import write_checksums
 from ..objectives import get, set_attention_dropout
 from ..resolved import digest, resolved_options
 from .masked import MaskedLora, masked

@@ -23,9 +23,10 @@ from transformers import PrinterCallback
 from transformers.integrations import TensorBoardCallback
 
 from .. import __version__, backbones
+from ..checksums import CHECKSUMS, is_whole, verify_checksums, write_checksums
 from ..data import rows as training_data
 from ..errors import InvalidValueError, UnknownNameError, WorkbookError
-from ..files import CHECKSUMS, atomic_folder, cache_path, is_whole, locked, verify_checksums, write_checksums
+from ..files import atomic_folder, cache_path, locked
 from ..objectives import get as get_objective
 from ..resolved import digest
 from .batches import batches_of

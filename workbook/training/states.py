@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from ..files import atomic_folder, cache_path, is_whole, verify_checksums, write_checksums
+from ..checksums import is_whole, verify_checksums, write_checksums
+from ..files import atomic_folder, cache_path
 from ..precision import without_autocast
 from ..resolved import digest
 

@@ -18,8 +18,9 @@ from transformers import TrainerCallback, TrainerState
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_pt_utils import safe_globals
 
+from ..checksums import CHECKSUMS, verify_checksums, write_checksums
 from ..errors import DamagedFileError, InvalidValueError, TrainingError, WorkbookError
-from ..files import CHECKSUMS, verify_checksums, write_checksums, writing
+from ..files import writing
 from .batches import BatchTrainer
 from .teacher import TAUGHT
 

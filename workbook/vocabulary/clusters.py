@@ -27,8 +27,9 @@ from safetensors.torch import load_file, save_file
 from torch.nn.functional import normalize
 
 from ..backbones import load_head
+from ..checksums import CHECKSUMS, folder_sha256, make_once, verify_checksums, write_checksums
 from ..errors import DamagedFileError, InvalidValueError, MissingDataError, OutputError, whole
-from ..files import CHECKSUMS, atomic_folder, cache_path, folder_sha256, make_once, verify_checksums, write_checksums
+from ..files import atomic_folder, cache_path
 from ..resolved import digest
 from .kmeans import CANDIDATES, ROUNDS, fill_empty, starting_centers
 from .tokens import token_text, variants
