@@ -9,48 +9,30 @@ one cell whose rows have another checksum: filling the record computes it again,
 
 from __future__ import annotations
 
-import json
-import platform
 import time
 import warnings
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, suppress
-from datetime import UTC, datetime
+from contextlib import AbstractContextManager
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import filelock
 import numpy as np
 import pandas as pd
-import torch
 from tqdm.auto import tqdm
 
-from .. import __version__, backbones
+from .. import backbones
 from ..errors import DamagedFileError, MissingDataError
-from ..evaluation.outcomes import Outcomes, pack, packed_names, unpack
-from ..files import ROOT, atomic_file, locked
-from ..resolved import digest
+from ..evaluation.outcomes import Outcomes, pack, unpack
+from ..files import ROOT, locked
 from ..scale import get_scale
+from .cells import cell_name, cells_of, computed_by, has_outcomes, read_arrays, read_rows, write_files
 from .grid import Experiment, Variant
 from .processes import in_own_process
 
 RECORDED = ROOT / "data" / "runs"
 """Folder of the records that the project keeps."""
-
-_CELL = {
-    *("variant", "seed", "fingerprint", "rows_sha256", "data", "seconds"),
-    *("device", "platform", "threads", "written", "versions"),
-}
-"""Fields of a cell in a manifest."""
-
-_DAMAGED = (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
-"""What numpy raises, reading arrays that are not what was written."""
-
-_PACKAGES = ("torch", "transformers", "sentence-transformers", "peft", "mteb", "numpy", "scikit-learn")
 
 
 class Record:
@@ -85,7 +67,7 @@ class Record:
         """
         frame, cells, changed = self._read()
         if changed:
-            raise self._damaged(f"other rows than were recorded for {', '.join(map(_named, changed))}")
+            raise self._damaged(f"other rows than were recorded for {', '.join(map(cell_name, changed))}")
         return frame, cells
 
     def _read(self) -> tuple[pd.DataFrame, list[dict[str, Any]], list[dict[str, Any]]]:
@@ -102,18 +84,11 @@ class Record:
                 )
             return pd.DataFrame(columns=["variant", "seed"]), [], []
         try:
-            cells = json.loads(self.json.read_text(encoding="utf-8"))["cells"]
-            for cell in cells:
-                if absent := _CELL - cell.keys():
-                    raise ValueError(f"a cell without {', '.join(sorted(absent))}")
-            written = pd.read_csv(self.csv, dtype=str, keep_default_na=False)
-            sums = _sums(written)
-            intact = [cell for cell in cells if sums.get((cell["variant"], cell["seed"])) == cell["rows_sha256"]]
-            frame = pd.read_csv(self.csv, dtype={"variant": str}, keep_default_na=False, na_values=[""])
+            frame, cells, intact = read_rows(self.csv, self.json)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._damaged(f"{type(error).__name__}: {error}".strip().partition("\n")[0]) from error
         there = {(cell["variant"], cell["seed"]) for cell in intact}
-        rows = frame.loc[[cell in there for cell in _cells(frame)]].reset_index(drop=True)
+        rows = frame.loc[[cell in there for cell in cells_of(frame)]].reset_index(drop=True)
         return rows, intact, [cell for cell in cells if cell not in intact]
 
     def _damaged(self, reason: str) -> DamagedFileError:
@@ -125,7 +100,7 @@ class Record:
     def stale(self) -> list[str]:
         """Names of the recorded cells whose fingerprint is no longer that of the experiment."""
         _, cells = self.read()
-        names = [f"{self.experiment.name}, {_named(cell)}" for cell in cells]
+        names = [f"{self.experiment.name}, {cell_name(cell)}" for cell in cells]
         return [name for name, cell in zip(names, cells, strict=True) if not self._is_current(cell)]
 
     def fill(
@@ -167,8 +142,9 @@ class Record:
         with self._lock():
             *_, changed = self._read()
         if changed:
+            other = ", ".join(map(cell_name, changed))
             warnings.warn(
-                f"{self.csv}: expected the rows that were recorded, got others for {', '.join(map(_named, changed))}. "
+                f"{self.csv}: expected the rows that were recorded, got others for {other}. "
                 "They are computed again where they are asked for, and dropped where not.",
                 stacklevel=2,
             )
@@ -204,7 +180,7 @@ class Record:
                 self._write(frame, kept)
         names = {(variant.name, seed) for variant, seed in asked}
         frame = self._with_outcomes(frame, cells)
-        return frame.loc[[cell in names for cell in _cells(frame)]].reset_index(drop=True)
+        return frame.loc[[cell in names for cell in cells_of(frame)]].reset_index(drop=True)
 
     def load(self, *, stale: bool = False) -> pd.DataFrame:
         """All recorded rows, and the outcomes behind them.
@@ -244,19 +220,19 @@ class Record:
                 try:
                     made |= {(*name, place): one for place, one in unpack(cell["outcomes"], arrays).items()}
                 except DamagedFileError as error:
-                    reasons[name] = f"{self.npz.name}, {_named(cell)}: {error} {self._again}"
+                    reasons[name] = f"{self.npz.name}, {cell_name(cell)}: {error} {self._again}"
         scores = frame["score"] if "score" in frame else pd.Series(np.nan, frame.index)
         places = frame.groupby(["variant", "seed"]).cumcount()
         found = [
             made.get((*cell, place)) or Outcomes.none(score, reasons[cell] or "It has no outcomes by item.")
-            for cell, place, score in zip(_cells(frame), places, scores, strict=True)
+            for cell, place, score in zip(cells_of(frame), places, scores, strict=True)
         ]
         untrained = {variant.name for variant in self.experiment.variants if not variant.seeded}
         current = {(cell["variant"], cell["seed"]) for cell in cells if self._is_current(cell)}
         return frame.assign(
             outcomes=pd.Series(found, frame.index, dtype=object),
             trained=~frame["variant"].isin(untrained),
-            stale=[cell not in current for cell in _cells(frame)],
+            stale=[cell not in current for cell in cells_of(frame)],
         )
 
     def _arrays(self) -> dict[str, np.ndarray]:
@@ -265,17 +241,10 @@ class Record:
         Raises:
             DamagedFileError: The file is out of reach.
         """
-        found: dict[str, np.ndarray] = {}
         try:
-            with np.load(self.npz) as file:
-                for name in file.files:
-                    with suppress(*_DAMAGED):  # one array does not take the others with it
-                        found[name] = file[name]
-        except (FileNotFoundError, NotADirectoryError, *_DAMAGED):
-            pass
+            return read_arrays(self.npz)
         except OSError as error:  # what is only out of reach must not be written over
             raise self._damaged(f"no outcomes: {error}") from error
-        return found
 
     def _unusable(self, cell: dict[str, Any]) -> str:
         """Why no verdict can rest on a cell, if so: a sentence."""
@@ -347,7 +316,7 @@ class Record:
             _, cells, _ = self._read()
             arrays = self._arrays()
         cell = next((c for c in cells if (c["variant"], c["seed"]) == (variant.name, seed)), None)
-        return cell is not None and cell["fingerprint"] == fingerprint and _whole(cell, arrays)
+        return cell is not None and cell["fingerprint"] == fingerprint and has_outcomes(cell, arrays)
 
     def _take(self, variant: Variant, seed: int, fingerprint: str) -> bool:
         """Take a cell from the record of another experiment that measures alike; False if none has it whole."""
@@ -363,7 +332,7 @@ class Record:
                     arrays = other._arrays()
             except DamagedFileError:
                 continue
-            alike = (one for one in cells if one["fingerprint"] == fingerprint and _whole(one, arrays))
+            alike = (one for one in cells if one["fingerprint"] == fingerprint and has_outcomes(one, arrays))
             # Versions are counted by experiment: a stale cell of the other may have today's fingerprint of this one.
             cell = next((one for one in alike if other._is_current(one)), None)
             if cell:
@@ -382,12 +351,7 @@ class Record:
             "fingerprint": fingerprint,
             "data": self.experiment.data(variant, self.scale, self.backbone),
             "seconds": round(time.perf_counter() - began, 1),
-            "device": backbones.capability()["why"],
-            "platform": f"{platform.system()} {platform.machine()}",  # no more: a kernel's name can be a machine's
-            "threads": torch.get_num_threads(),
-            "written": datetime.now(UTC).isoformat(timespec="seconds"),
-            "versions": {"workbook": __version__}
-            | {name: metadata.version(name).partition("+")[0] for name in _PACKAGES},
+            **computed_by(),
             "outcomes": kept,
         }
         self._keep(variant, seed, rows, cell, arrays)
@@ -400,7 +364,7 @@ class Record:
         rows = pd.concat([pd.DataFrame(named, index=rows.index), rows], axis=1)
         with self._lock():
             frame, cells, _ = self._read()
-            frame = frame.loc[[other != (variant.name, seed) for other in _cells(frame)]]
+            frame = frame.loc[[other != (variant.name, seed) for other in cells_of(frame)]]
             others = [c for c in cells if (c["variant"], c["seed"]) != (variant.name, seed)]
             rows = pd.concat([frame, rows], ignore_index=True) if len(frame) else rows
             self._write(rows, [*others, named | cell | named], arrays)
@@ -412,48 +376,13 @@ class Record:
         order = {variant.name: place for place, variant in enumerate(self.experiment.variants)}
         cells = sorted(cells, key=lambda cell: (order.get(cell["variant"], len(order)), cell["seed"]))
         place = {(cell["variant"], cell["seed"]): place for place, cell in enumerate(cells)}
-        frame = frame.assign(_place=[place.get(cell) for cell in _cells(frame)]).dropna(subset="_place")
+        frame = frame.assign(_place=[place.get(cell) for cell in cells_of(frame)]).dropna(subset="_place")
         frame = frame.sort_values("_place", kind="stable").drop(columns="_place")
-        manifest = {
+        said = {
             "experiment": self.experiment.name,
             "description": self.experiment.description,
             "scale": self.scale,
             "backbone": backbones.shown(self.backbone),
             "backbone_sha256": backbones.content_sha256(self.backbone),
         }
-        known = self._arrays() | dict(arrays or {})
-        named = sorted({name for cell in cells for name in packed_names(cell.get("outcomes", ""), known)} & set(known))
-        # The innermost is renamed first, the manifest last.
-        with atomic_file(self.json) as said, atomic_file(self.csv) as table, atomic_file(self.npz) as items:
-            with open(items, "wb") as file:
-                np.savez_compressed(file, **{name: known[name] for name in named})
-            frame.to_csv(table, index=False, float_format="%.5g", lineterminator="\n")
-            sums = _sums(pd.read_csv(table, dtype=str, keep_default_na=False))
-            manifest["cells"] = [cell | {"rows_sha256": sums[cell["variant"], cell["seed"]]} for cell in cells]
-            said.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-
-
-def _cells(frame: pd.DataFrame) -> list[tuple[str, int]]:
-    """Variant and seed of each row."""
-    return list(zip(frame["variant"], frame["seed"], strict=True))
-
-
-def _whole(cell: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bool:
-    """True if all outcomes of a cell are there, as they were packed."""
-    try:
-        return "outcomes" in cell and unpack(cell["outcomes"], arrays) is not None
-    except DamagedFileError:
-        return False
-
-
-def _named(cell: dict[str, Any]) -> str:
-    return f"{cell['variant']}, seed {cell['seed']}"
-
-
-def _sums(written: pd.DataFrame) -> dict[tuple[str, int], str]:
-    """Hex sha256 of the rows of each cell, without columns that only other cells have."""
-    rows: dict[tuple[str, int], list[dict[str, str]]] = {}
-    for row in written.to_dict("records"):
-        cell = row.pop("variant"), int(row.pop("seed"))
-        rows.setdefault(cell, []).append({name: value for name, value in row.items() if value})
-    return {cell: digest(values) for cell, values in rows.items()}
+        write_files(self.csv, self.npz, self.json, frame, self._arrays() | dict(arrays or {}), said, cells)
