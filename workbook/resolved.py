@@ -10,10 +10,17 @@ import json
 from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_NOT_CONTENT = {
+    *("_name_or_path", "name_or_path", "_model_name_or_path", "architectures", "transformers_version"),
+    *("_attn_implementation", "dtype", "torch_dtype"),
+}
 _LATENT = {"mlp_ratio": 4, "train_dictionary": True}
 
 ADDED_LATER: dict[str, dict[str, Any]] = {
@@ -79,6 +86,18 @@ def _without_neutral(names: Iterable[str], values: Mapping[str, Any]) -> dict[st
         # 0 is not False
         if not (name in neutral and value == neutral[name] and type(value) is type(neutral[name]))
     }
+
+
+def configuration_content(transformer: PreTrainedModel) -> dict[str, Any]:
+    """A configuration, without where it came from, how it is computed, and in what precision."""
+    settings = json.loads(transformer.config.to_json_string(use_diff=False))
+    return {name: value for name, value in settings.items() if name not in _NOT_CONTENT}
+
+
+def tokenizer_content(tokenizer: PreTrainedTokenizerBase) -> list[Any]:
+    """A fast tokenizer, without what its last call left in it."""
+    made = json.loads(tokenizer.backend_tokenizer.to_str())
+    return [made | {"truncation": None, "padding": None}, tokenizer.special_tokens_map, tokenizer.chat_template]
 
 
 def digest(content: object) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -19,7 +18,7 @@ from .. import backbones
 from ..checksums import verify_checksums, write_checksums
 from ..errors import AttentionError, InvalidValueError, whole
 from ..files import writing
-from ..resolved import resolved
+from ..resolved import configuration_content, resolved, tokenizer_content
 from ..templates import Encoded, Template, answer_opening, as_template
 from ..texts import check_text
 from .prefix import Prefix, PrefixCache, by_beginning, watched
@@ -31,10 +30,6 @@ logger = logging.getLogger(__name__)
 # (in bfloat16, where tokens cost less, a hundred); elsewhere an estimate, from the kernels that a pass starts.
 _PASS = {"cpu": 32}
 _PASS_ELSEWHERE = 4096
-_NOT_CONTENT = {
-    *("_name_or_path", "name_or_path", "_model_name_or_path", "architectures", "transformers_version"),
-    *("_attn_implementation", "dtype", "torch_dtype"),
-}
 
 
 class Decoder(InputModule):
@@ -177,8 +172,8 @@ class Decoder(InputModule):
             # Without what changes no state but by rounding, and nothing in training.
             **{name: getattr(self, name) for name in self.config_keys if name != "prefix_cache"},
             "template": resolved(self._template),
-            "configurations": {n: _configuration(p) for n, p in parts.items() if isinstance(p, PreTrainedModel)},
-            "tokenizers": [_tokenizer(one) for one in own if isinstance(one, PreTrainedTokenizerBase)],
+            "configurations": {n: configuration_content(p) for n, p in parts.items() if isinstance(p, PreTrainedModel)},
+            "tokenizers": [tokenizer_content(one) for one in own if isinstance(one, PreTrainedTokenizerBase)],
         }
 
     @property
@@ -463,18 +458,6 @@ class Decoder(InputModule):
     ) -> Decoder:
         """The module, from what was loaded and what else the folder holds."""
         return cls(decoder, tokenizer, **config)
-
-
-def _configuration(transformer: PreTrainedModel) -> dict[str, Any]:
-    """A configuration, without where it came from, how it is computed, and in what precision."""
-    settings = json.loads(transformer.config.to_json_string(use_diff=False))
-    return {name: value for name, value in settings.items() if name not in _NOT_CONTENT}
-
-
-def _tokenizer(tokenizer: PreTrainedTokenizerBase) -> list[Any]:
-    """A fast tokenizer, without what its last call left in it."""
-    made = json.loads(tokenizer.backend_tokenizer.to_str())
-    return [made | {"truncation": None, "padding": None}, tokenizer.special_tokens_map, tokenizer.chat_template]
 
 
 def in_groups(
