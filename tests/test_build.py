@@ -71,7 +71,7 @@ def test_grouping_by_length_changes_nothing(mode, monkeypatch):
     """On a CPU a large batch goes through the decoder in groups; with a tiny budget every batch does."""
     model = build("mean", mode)
     expected = model.encode(TEXTS, prompt=INSTRUCTION)
-    monkeypatch.setattr("workbook.modules.decoder._PASS", {"cpu": 1})
+    monkeypatch.setattr("workbook.modules.passes._PASS", {"cpu": 1})
     calls = []
     model[0].decoder.register_forward_hook(lambda *_: calls.append(1))
     for side in ("right", "left"):

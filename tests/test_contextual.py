@@ -297,7 +297,7 @@ def test_padding_batch_size_and_order_change_nothing(build, monkeypatch, tokens,
     read = {"encoder": [], "decoder": []}
     for name, seen in read.items():
         getattr(model[0], name).register_forward_hook(lambda *_, seen=seen: seen.append(1))
-    monkeypatch.setattr("workbook.modules.decoder._PASS", {"cpu": 1})
+    monkeypatch.setattr("workbook.modules.passes._PASS", {"cpu": 1})
     for side in ("right", "left"):
         model.tokenizer.padding_side = side
         close(model.encode(NOTES, prompt=INSTRUCTION), expected)

@@ -10,7 +10,7 @@ import workbook
 from workbook import backbones
 from workbook.corpora.docs import load_docs
 from workbook.data import rows
-from workbook.modules.decoder import groups_of_like_length
+from workbook.modules.passes import groups_of_like_length
 from workbook.objectives import Contrastive, get
 from workbook.training.prepare import prepared
 from workbook.training.teacher import TaughtCollator
@@ -104,7 +104,7 @@ def test_processes_of_sentence_transformers_give_the_same_vectors():
 @pytest.mark.parametrize("objective", ["contrastive", "gritlm", "reconstruction", "llama2vec"])
 def test_groups_and_one_pass_give_the_gradients_of_columns_alone(own, monkeypatch, objective, side):
     def after(a_pass):
-        monkeypatch.setattr("workbook.modules.decoder._PASS", {"cpu": a_pass})
+        monkeypatch.setattr("workbook.modules.passes._PASS", {"cpu": a_pass})
         model = tiny("anchor" if objective in ("reconstruction", "llama2vec") else "llm2vec")
         model.tokenizer.padding_side = side
         texts = ["a fire", "the sea, and over it the sky", "grass", "of course it rains in the hills"]

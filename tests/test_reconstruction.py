@@ -236,7 +236,7 @@ def test_alpha_weighs_the_directions(model, alpha):
 @pytest.mark.parametrize(("alpha", "passes"), [(0, 2), (1, 2), (0.2, 3)])
 def test_a_direction_without_weight_is_not_computed(model, monkeypatch, alpha, passes):
     """Both sides are read in one pass, and each that is written in one of its own."""
-    monkeypatch.setattr("workbook.modules.decoder._PASS", {"cpu": 10**6})  # a pass is one group
+    monkeypatch.setattr("workbook.modules.passes._PASS", {"cpu": 10**6})  # a pass is one group
     read = []
     hook = model[0].decoder.register_forward_hook(lambda *_: read.append(1))
     objective(model, alpha=alpha)(sides(model))

@@ -55,7 +55,7 @@ def test_gradcache_is_the_plain_batch(own, size):
 @pytest.mark.parametrize("adapter", [None, {}])
 def test_checkpointing_computes_twice_and_the_same(own, monkeypatch, objective, adapter):
     passes = []
-    monkeypatch.setattr("workbook.modules.decoder._PASS", {"cpu": 10**6})  # a batch is one group
+    monkeypatch.setattr("workbook.modules.passes._PASS", {"cpu": 10**6})  # a batch is one group
 
     def run(checkpointing):
         model = tiny()

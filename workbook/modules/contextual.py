@@ -18,7 +18,8 @@ from ..checksums import verify_checksums, write_checksums
 from ..errors import AttentionError, InvalidValueError, UnknownNameError, whole
 from ..files import writing
 from ..templates import CONTEXT
-from .decoder import Decoder, in_groups
+from .decoder import Decoder
+from .passes import in_groups
 from .pooling import pool
 from .saving import SavedModule
 

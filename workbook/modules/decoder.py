@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 import torch
 from sentence_transformers.base.modules import InputModule
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -21,15 +20,11 @@ from ..files import writing
 from ..resolved import configuration_content, resolved, tokenizer_content
 from ..templates import Encoded, Template, answer_opening, as_template
 from ..texts import check_text
-from .prefix import Prefix, PrefixCache, by_beginning, watched
+from .passes import batch_of, behind_prefixes, in_groups, last_states
+from .prefix import PrefixCache, watched
 from .saving import hub_options, loading_options
 
 logger = logging.getLogger(__name__)
-
-# What a pass costs besides its tokens, as a number of tokens: on a CPU as measured when SmolLM2-135M trains in float32
-# (in bfloat16, where tokens cost less, a hundred); elsewhere an estimate, from the kernels that a pass starts.
-_PASS = {"cpu": 32}
-_PASS_ELSEWHERE = 4096
 
 
 class Decoder(InputModule):
@@ -281,19 +276,7 @@ class Decoder(InputModule):
             rows = [self.encode_texts([row["text"]], row["instruction"])[0] for row in inputs]
         else:
             rows = self.encode_texts(inputs, prompt)
-        width = max((len(row.input_ids) for row in rows), default=0)
-        left = self.tokenizer.padding_side == "left"
-        padding = self.tokenizer.pad_token_id
-        ids = torch.full((len(rows), width), 0 if padding is None else padding)  # masked, so any id will do
-        attention_mask, pooling_mask, prefix_mask = (torch.zeros_like(ids) for _ in range(3))
-        for index, row in enumerate(rows):
-            length = len(row.input_ids)
-            columns = slice(width - length, width) if left else slice(0, length)
-            ids[index, columns] = torch.tensor(row.input_ids)
-            attention_mask[index, columns] = 1
-            pooling_mask[index, columns] = torch.tensor(row.pooling_mask)
-            prefix_mask[index, columns.start : columns.start + row.prefix] = 1
-        features = {"input_ids": ids, "attention_mask": attention_mask, "pooling_mask": pooling_mask}
+        features, prefix_mask = batch_of(rows, self.tokenizer)
         return features | ({"prefix_mask": prefix_mask} if self.prefix_cache else {})
 
     def _of_ids(self, row: list[int]) -> Encoded:
@@ -317,11 +300,12 @@ class Decoder(InputModule):
             AttentionError: Another attention than the decoder's own, with flash attention.
         """
         attention = features.get("attention", self.attention)
-        states, mask = partial(self._states, attention=attention), features["attention_mask"]
+        states, mask = partial(last_states, self.decoder, attention=attention), features["attention_mask"]
         shares = self._shares(features, attention)
         inputs = self._inputs(features)
         if shares:
-            made = self._behind_prefixes(inputs, mask, features["input_ids"], features["prefix_mask"] * mask)
+            marked = features["prefix_mask"] * mask
+            made = behind_prefixes(self.decoder, self._prefixes, inputs, mask, features["input_ids"], marked)
         else:
             # Groups leave columns of padding out, whose states are asked for where they have positions of their own.
             made = states(inputs, mask) if "position_ids" in inputs else in_groups(states, inputs, mask)
@@ -339,55 +323,10 @@ class Decoder(InputModule):
             and not watched(self.decoder)
         )
 
-    def _behind_prefixes(
-        self, inputs: dict[str, torch.Tensor], mask: torch.Tensor, ids: torch.Tensor, marked: torch.Tensor
-    ) -> torch.Tensor:
-        """States as of :func:`in_groups`, with those of shared beginnings taken from the cache."""
-        made, order = [], []
-        for beginning, rows in by_beginning(ids, marked, _PASS.get(mask.device.type, _PASS_ELSEWHERE)):
-            prefix = self._prefixes.get(self.decoder, beginning) if beginning else None
-            own, inside = {name: value[rows] for name, value in inputs.items()}, marked[rows]
-            states = partial(self._states, attention=self.attention, prefix=prefix)
-            part = in_groups(states, own, mask[rows] - inside if prefix else mask[rows])
-            if prefix:
-                part[inside.bool()] = prefix.states.to(part.dtype).repeat(len(rows), 1)
-            made.append(part)
-            order += rows
-        if len(made) == 1:
-            return made[0]
-        return torch.cat(made)[torch.tensor(order, device=mask.device).argsort()]
-
     def _inputs(self, features: dict[str, Any]) -> dict[str, torch.Tensor]:
         """The inputs of the language model, (batch, tokens, ..), by the name of its argument."""
         names = ("inputs_embeds" if "inputs_embeds" in features else "input_ids", "position_ids")
         return {name: features[name] for name in names if name in features}
-
-    def _states(
-        self, inputs: dict[str, torch.Tensor], mask: torch.Tensor, attention: str, prefix: Prefix | None = None
-    ) -> torch.Tensor:
-        """Last hidden states; positions count from the first real token, so that padding on the left has no effect."""
-        if prefix:
-            front = mask.new_ones(len(mask), len(prefix))
-            return self.decoder(
-                **inputs,
-                position_ids=len(prefix) + (mask.cumsum(dim=1) - 1).clamp(min=0),
-                attention_mask=None if bool(mask.all()) else torch.cat([front, mask], dim=1),
-                past_key_values=prefix.past,
-            ).last_hidden_state
-        numbered = inputs.get("position_ids")
-        positions = (mask.cumsum(dim=1) - 1).clamp(min=0) if numbered is None else numbered
-        if attention != self.attention:
-            read = inputs.get("inputs_embeds")
-            read = self.decoder.get_input_embeddings()(inputs["input_ids"]) if read is None else read
-            own = attention_modes.mask_of(self.decoder, attention, read, mask)
-            made = self.decoder(inputs_embeds=read, attention_mask=own, position_ids=positions, use_cache=False)
-            return made.last_hidden_state
-        padded = not bool(mask.all())
-        return self.decoder(
-            **inputs | {"position_ids": positions if padded else numbered},
-            attention_mask=mask if padded else None,
-            use_cache=False,
-        ).last_hidden_state
 
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
         """Write weights (safetensors), configuration and tokenizer, with their checksums.
@@ -458,61 +397,3 @@ class Decoder(InputModule):
     ) -> Decoder:
         """The module, from what was loaded and what else the folder holds."""
         return cls(decoder, tokenizer, **config)
-
-
-def in_groups(
-    states: Callable[[dict[str, torch.Tensor], torch.Tensor], torch.Tensor],
-    inputs: dict[str, torch.Tensor],
-    mask: torch.Tensor,
-) -> torch.Tensor:
-    """States of a batch, (batch, tokens, dim), computed in groups of similar length, so that little is padding.
-
-    Args:
-        states: Function of inputs and mask that returns states (batch, tokens, dim); those of padding are not kept.
-        inputs: Tensors by name, each (batch, tokens, ..).
-        mask: (batch, tokens), 1 at real tokens.
-    """
-    groups = groups_of_like_length(mask.sum(dim=1).tolist(), _PASS.get(mask.device.type, _PASS_ELSEWHERE))
-    if len(groups) == 1 and bool(mask.any(dim=0).all()):
-        return states(inputs, mask)
-    # Real tokens first, on whichever side the padding is.
-    order = mask.argsort(dim=1, descending=True, stable=True)
-    made = None
-    for rows, width in groups:
-        rows = torch.tensor(rows, device=mask.device).unsqueeze(1)
-        places = rows, order[rows.squeeze(1), :width]
-        part = states({name: value[places] for name, value in inputs.items()}, mask[places])
-        if made is None:
-            made = part.new_zeros(*mask.shape, part.shape[-1])
-        made[places] = part
-    return made
-
-
-def groups_of_like_length(lengths: Sequence[int], a_pass: int) -> list[tuple[list[int], int]]:
-    """The groups of rows, of all there are, that cost least when each group is padded to its longest row.
-
-    Args:
-        lengths: Tokens of each row.
-        a_pass: What a group costs besides its tokens, as a number of tokens.
-
-    Returns:
-        Row numbers and the length of the longest of them, by group, the shortest first.
-
-    >>> groups_of_like_length([3, 50, 2, 48], a_pass=10)
-    [([2, 0], 3), ([3, 1], 50)]
-    """
-    order = np.argsort(lengths, kind="stable")
-    widths, counts = np.unique(lengths, return_counts=True)  # rows of one length are never parted
-    ends = np.concatenate([[0], counts.cumsum()])
-    # Of the rows up to each width, the least cost, and where the last group of it begins.
-    least, begins = np.zeros(len(ends)), np.zeros(len(ends), dtype=int)
-    for end in range(1, len(ends)):
-        costs = least[:end] + a_pass + (ends[end] - ends[:end]) * widths[end - 1]
-        begins[end] = costs.argmin()
-        least[end] = costs[begins[end]]
-    groups, end = [], len(widths)
-    while end:
-        begin = begins[end]
-        groups.append((order[ends[begin] : ends[end]].tolist(), int(widths[end - 1])))
-        end = begin
-    return groups[::-1]
