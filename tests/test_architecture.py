@@ -1,4 +1,4 @@
-"""Imports point downward, and importing the library is cheap. Ruff sees to the docstrings (D1)."""
+"""Imports point downward, modules are short, and importing the library is cheap. Ruff sees to the docstrings (D1)."""
 
 import ast
 import subprocess
@@ -35,6 +35,8 @@ BARRED = {
     "scale": {"torch", "transformers"},
 }
 """What a module must not know."""
+LONGEST = 400
+"""Lines of a module: more are two responsibilities, or one that has become too large."""
 HEAVY = {"torch", "transformers", "sentence_transformers", "mteb", "matplotlib", "pandas", "IPython"}
 
 FILES = {str(path.relative_to(ROOT / "workbook")): path for path in sorted((ROOT / "workbook").rglob("*.py"))}
@@ -126,6 +128,14 @@ def test_breaches_are_seen(name, line, breach):
 )
 def test_the_rest_is_allowed(name, line):
     assert breaches(line, name) == []
+
+
+def test_modules_are_short():
+    lines = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in FILES.items()}
+    long = [f"{name} has {count} lines" for name, count in lines.items() if count > LONGEST]
+    assert not long, (
+        f"{', '.join(long)}, expected at most {LONGEST}: move a part with a task of its own to a new module."
+    )
 
 
 @pytest.mark.journey
