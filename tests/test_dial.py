@@ -382,6 +382,22 @@ def test_gaps_are_paired_by_query():
         dial.curves(rows, by=("idf",))
 
 
+def test_what_other_heads_are_worth_at_one_setting(rows):
+    setting = {"idf": "subtracted", "top": "8"}
+    found = dial.against_centre(rows, **setting)
+    sizes = sorted({*rows.loc[rows["head"] == "k-means", "k"]} - {32})
+    assert found["label"].tolist() == [*HEADS[1:], *(f"k-means, {size:,.0f}" for size in sizes)]
+    by_hand = {
+        (row.head, row.k): row.outcomes.values.mean() for row in dial.chosen(rows, zero="mean", **setting).itertuples()
+    }
+    effects = found.set_index("label")["effect"]
+    assert effects["gaussian"] == pytest.approx(by_hand["gaussian", 32] - by_hand["k-means", 32])
+    for size in sizes:
+        assert effects[f"k-means, {size:,.0f}"] == pytest.approx(by_hand["k-means", size] - by_hand["k-means", 32])
+    with pytest.raises(MissingDataError, match="top"):
+        dial.against_centre(rows, idf="off", top="7")
+
+
 def test_curves_are_drawn(rows):
     curves = dial.curves(dial.crossing(rows))
     fig = figures.lines(curves, "bytes", "score", hue="head", low="low", high="high", panel="idf", logx=True)

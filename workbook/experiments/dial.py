@@ -220,6 +220,32 @@ def gap(rows: pd.DataFrame, first: Mapping[str, Any], second: Mapping[str, Any])
     return effect({"first": 1.0, "second": -1.0}, both)
 
 
+def against_centre(rows: pd.DataFrame, **setting: Any) -> pd.DataFrame:
+    """What another head is worth: every other kind, and every other number of rows, minus the centre's k-means.
+
+    Args:
+        rows: Rows of one variant.
+        **setting: Values of ``idf`` and ``top``, of both heads; the zero is the mean.
+
+    Returns:
+        One row per head, the kinds first: ``label``, ``effect``, ``low`` and ``high``, in points of the mean
+        reciprocal rank, paired over the same queries and seeds of the head.
+
+    Raises:
+        MissingDataError: They were not measured.
+    """
+    kinds = chosen(crossing(rows), **setting)
+    k_means = chosen(rows, head="k-means", zero="mean", **setting)
+    k, found = chosen(kinds, head="k-means")["k"].iloc[0], []
+    others = pd.concat([kinds[kinds["head"] != "k-means"], k_means[k_means["k"] != k].sort_values("k", kind="stable")])
+    for (kind, size), group in others.groupby(["head", "k"], sort=False):
+        centre = k_means[(k_means["k"] == k) & k_means["head_seed"].isin(group["head_seed"])]
+        one = effect({"other": 1.0, "centre": -1.0}, {"other": measured(group), "centre": measured(centre)})
+        label = f"k-means, {size:,.0f}" if kind == "k-means" else kind
+        found.append((label, one.value, one.low, one.high))
+    return pd.DataFrame(found, columns=["label", "effect", "low", "high"])
+
+
 def _sizes(scale: str) -> Scale:
     """Sizes of evaluation; texts of 64 tokens at most, that a cell of a night takes a core minutes."""
     sizes = smaller(scale) if scale == "quick" else get_scale(scale)
