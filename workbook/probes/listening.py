@@ -23,6 +23,8 @@ REPLACEMENTS = ("own", "swap", "mean", "zero", "oracle")
 """What stands in for a text's contextual token: its own; that of the next text on its side; the mean of its side;
 nothing, a vector of zeros; or that of its partner on the other side, which says what the token could say at best.
 """
+SIDES = ("queries", "documents")
+"""Whose contextual tokens are replaced."""
 
 
 @contextmanager
@@ -118,6 +120,7 @@ def listening(
     instruction: str | None = None,
     replacements: Sequence[str] = REPLACEMENTS,
     batch_size: int = 32,
+    sides: Sequence[str] = SIDES,
 ) -> pd.DataFrame:
     """How far vectors and ranks move when the contextual tokens of one side are replaced.
 
@@ -131,6 +134,7 @@ def listening(
         instruction: The bare task instruction in front of the queries, or None.
         replacements: Some of :data:`REPLACEMENTS`.
         batch_size: Texts a pass.
+        sides: Some of :data:`SIDES`: whose tokens are replaced.
 
     Returns:
         One row per side, replacement, part and query: ``side`` (``queries`` or ``documents``, whose tokens are
@@ -140,7 +144,7 @@ def listening(
         document by cosine, 0 to 1; equal scores count against it.
 
     Raises:
-        UnknownNameError: No such replacement.
+        UnknownNameError: No such replacement or side.
         InvalidValueError: Fewer than two queries, not as many documents, or a model without contextual tokens.
     """
     reader_of_context(model, queries)
@@ -150,6 +154,9 @@ def listening(
     for replacement in replacements:
         if replacement not in REPLACEMENTS:
             raise UnknownNameError("replacement", replacement, REPLACEMENTS)
+    for side in sides:
+        if side not in SIDES:
+            raise UnknownNameError("side", side, SIDES)
     texts = {"queries": (list(queries), instruction), "documents": (list(documents), None)}
     tokens = {side: contextual_tokens(model, *given, batch_size) for side, given in texts.items()}
     own = {
@@ -157,7 +164,8 @@ def listening(
         for side, (given, asked) in texts.items()
     }
     frames = []
-    for side, (given, asked) in texts.items():
+    for side in sides:
+        given, asked = texts[side]
         other = "documents" if side == "queries" else "queries"
         for replacement in replacements:
             read = {
@@ -167,7 +175,8 @@ def listening(
                 "zero": torch.zeros_like(tokens[side]),
                 "oracle": tokens[other],
             }[replacement]
-            parts = _parts(model, vectors_given(model, given, read, asked, batch_size))
+            moved = replacement != "own"
+            parts = _parts(model, vectors_given(model, given, read, asked, batch_size)) if moved else own[side]
             for part, vectors in parts.items():
                 sides = {side: vectors, other: own[other][part]}
                 cosines = sides["queries"] @ sides["documents"].T
