@@ -9,7 +9,7 @@ from scipy.stats import ttest_1samp
 from training_tools import write_encoder
 
 import workbook
-from workbook import evaluation
+from workbook import evaluation, papers, probes
 from workbook.corpora.authored import instructions
 from workbook.corpora.docs import load_docs
 from workbook.experiments import causal2vec
@@ -104,9 +104,34 @@ def test_only_concatenated_vectors_have_halves(rows):
     one = causal2vec.evaluate_variant(workbook.build("last-token", "tiny-llama", max_length=200), SIZES)
     assert one["part"].unique().tolist() == ["whole"]
     assert one["metric"].unique().tolist() == ["score", "loss", "recency"]
-    for frame in (one, rows):
-        [recency] = frame.query("metric == 'recency'")["score"]
-        assert 0 < recency < 100
+    for frame, parts in ((one, ["whole"]), (rows, ["whole", "context", "eos"])):
+        recency = frame.query("metric == 'recency'")
+        assert recency["part"].tolist() == parts
+        assert recency["score"].between(0, 100).all()
+
+
+def test_recency_of_a_half_is_that_of_the_half_alone(model, rows):
+    found = rows.query("metric == 'recency'").set_index("part")["score"]
+    documents = load_docs().split("test")["document"]
+    long = documents[documents.str.split().str.len().between(25, 60)].head(SIZES.probe_texts).tolist()
+    for part in ("context", "eos"):
+        moved = probes.recency(causal2vec.halves(model)[part], long).pivot(
+            index="text", columns="window", values="movement"
+        )
+        assert found[part] == pytest.approx((100 * moved[4] / (moved[0] + moved[4])).mean(), rel=1e-3)
+    assert found["context"] != pytest.approx(found["eos"], abs=1e-3)
+
+
+def test_printed_differences_are_those_of_the_tables():
+    """Table 2 prints 64.00, 64.24 and 64.72 for the small backbone, 67.23, 67.60 and 67.79 for the large one."""
+    tables = [papers.published(f"causal2vec_{name}") for name in ("components", "representation")]
+    found = causal2vec.printed(pd.concat(tables)).round(2)
+    assert [*found.index] == [*causal2vec.COMPARED]
+    assert found.loc["C in the input - last token"].tolist() == [0.24, 0.37]
+    assert found.loc["both states - C in the input"].tolist() == [0.19, 0.48]
+    assert found.loc["with C's MLP output - C in the input"].tolist() == [0.08, 0.15]  # table 10: 64.39 and 67.68
+    for label in ("both states - last token", "both states - last token, EOS as suffix"):
+        assert found.loc[label].tolist() == [0.56, 0.72]
 
 
 def test_an_untrained_encoder_is_another_and_always_the_same():

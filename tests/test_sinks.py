@@ -1,7 +1,7 @@
 """Inside a decoder that reads contextual tokens: lengths, sinks, ranks and gradients, against second computations."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -236,6 +236,29 @@ def test_encoders_differ_in_what_they_know_alone():
     assert len({sinks.DOSE.fingerprint(one, 0, "night", "smollm2-135m") for one in variants}) == 5
 
 
+def test_a_choice_differs_from_the_factorials_arm_in_one_thing():
+    baseline = sinks.LENGTH.variant(sinks.WHOLE_EOS)
+    chains = {one.name: one.chain("night", "smollm2-135m") for one in (baseline, *sinks.CHOICES.variants)}
+    own = asdict(chains.pop(sinks.WHOLE_EOS))
+    assert [*chains] == [
+        "before the instruction",
+        "trained encoder",
+        "2 tokens",
+        "4 tokens",
+        "8 tokens",
+        "random encoder",
+    ]
+    changed = {"before the instruction": {"template": "causal2vec-before"}}
+    options = {f"{count} tokens": {"tokens": count} for count in (2, 4, 8)}
+    options |= {"trained encoder": {"trainable": True}, "random encoder": {"pretrained": False}}
+    changed |= {name: {"encoder_options": own["encoder_options"] | option} for name, option in options.items()}
+    assert {name: asdict(chain) for name, chain in chains.items()} == {
+        name: own | change for name, change in changed.items()
+    }
+    trained = {one.trained_by("night", "smollm2-135m").fingerprint() for one in (baseline, *sinks.CHOICES.variants)}
+    assert len(trained) == 1
+
+
 def test_examples_are_one_factor_and_the_token_the_other():
     """Of SmolLM2's inputs: what the arms read of one query and one document differs in nothing else."""
     tokenizer, read = backbones.load_tokenizer("smollm2-135m"), {}
@@ -408,6 +431,16 @@ def test_bad_tokens_and_replacements(build):
         probes.listening(model, TEXTS, OTHERS[:2])
     with pytest.raises(UnknownNameError, match="replacement"):
         probes.listening(model, TEXTS, OTHERS, replacements=["none"])
+    with pytest.raises(UnknownNameError, match="side"):
+        probes.listening(model, TEXTS, OTHERS, sides=["answers"])
+
+
+@torch.no_grad()
+def test_one_side_alone_is_measured_as_with_both(build):
+    model = build()
+    both = probes.listening(model, TEXTS, OTHERS, INSTRUCTION)
+    one = probes.listening(model, TEXTS, OTHERS, INSTRUCTION, sides=["documents"])
+    pd.testing.assert_frame_equal(one, both[both["side"] == "documents"].reset_index(drop=True))
 
 
 QUERIES, DOCUMENTS = ["one text", "another one", "a third"], ["the first answer", "a second, longer answer", "third"]

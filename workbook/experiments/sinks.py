@@ -95,6 +95,11 @@ def _variant(called: str, method: str = "causal2vec", suffix: str = "answer", **
     return Variant(called, method, ("contextual",), {"suffix": suffix} | options, recipe=recipe)
 
 
+def _eos(called: str, template: str = "causal2vec", **encoder: Any) -> Variant:
+    """As in the paper: EOS as suffix, under which the half of the contextual token learns."""
+    return _variant(called, suffix="eos", template=template, encoder_options={"length": "word"} | encoder)
+
+
 def _factorial() -> list[Variant]:
     return [
         _variant(name(encoder, length), encoder_options={"pretrained": ENCODERS[encoder], "length": LENGTHS[length]})
@@ -307,6 +312,26 @@ DOSE = Experiment(
 )
 
 
+TOKENS = (2, 4, 8)
+"""Numbers of contextual tokens that are compared with one, as in table 5."""
+
+CHOICES = Experiment(
+    name="05_choices",
+    description="Where the contextual token stands, how many there are, and whether their encoder trains or has random "
+    "weights, with EOS as suffix, against MiniLM's of 05_length: both suites, loss, halves; sinks, gradient",
+    variants=(
+        _eos("before the instruction", template="causal2vec-before"),
+        _eos("trained encoder", trainable=True),
+        *(_eos(f"{count} tokens", tokens=count) for count in TOKENS),
+        _eos("random encoder", pretrained=False),
+    ),
+    sizes=_sizes,
+    measure=evaluate_variant,
+    inside=inside,
+    inputs=(*SUITES, "texts/graded.csv"),
+)
+
+
 def checkpointed(scale: str, backbone: str) -> Recipe:
     """The stage of :func:`recipe` with less memory for more time: with examples a query has some 230 tokens.
 
@@ -318,7 +343,7 @@ def checkpointed(scale: str, backbone: str) -> Recipe:
 
 
 def _with_examples(called: str, method: str, **options: Any) -> Variant:
-    return Variant(called, method, ("contextual",), {"suffix": "answer"} | options, recipe=checkpointed)
+    return Variant(called, method, ("contextual",), {"suffix": "eos"} | options, recipe=checkpointed)
 
 
 _ICL = {"template": "causal2vec-icl", "encoder_options": {"length": "word"}}
@@ -342,4 +367,4 @@ EXAMPLES = Experiment(
 Beside them in the same layout no examples, and no token. A pair with examples costs three times the tokens of one
 without: the arms have the same steps and pairs, not the same tokens.
 """
-EXPERIMENTS = (LENGTH, DOSE, STAGES, EXAMPLES)
+EXPERIMENTS = (LENGTH, DOSE, STAGES, CHOICES, EXAMPLES)
