@@ -569,6 +569,13 @@ def test_published_hybrid_is_above_both_on_twelve_of_fifteen_tasks():
     assert retrieval[single.index].to_dict() == single.to_dict()
 
 
+def test_printed_keywords():
+    frame = papers.published("lens_keywords")
+    assert frame.groupby("query", sort=False)["rank"].apply(list).tolist() == [[1, 2, 3, 4, 5]] * 5
+    assert frame.query("query == 'weather in lisbon april' and rank == 1")["words"].item() == "Portug, Portuguese"
+    assert (frame["words"].str.count(", ") == 1).all()
+
+
 def test_published_clusters_are_fifteen_rows_of_words():
     frame = papers.published("lens_clusters")
     assert frame["cluster"].unique().tolist() == [*range(1, 16)]

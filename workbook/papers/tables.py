@@ -51,6 +51,7 @@ PUBLISHED = {
     "lens_attention_pooling": ("model", "attention", "pooling", *_BY_TYPE),
     "lens_hybrid": ("model", "task", "score", "source"),
     "lens_clusters": ("cluster", "token", "source"),
+    "lens_keywords": ("query", "rank", "words", "source"),
     "causal2vec_mteb": ("model", "method", *_BY_TYPE),
     "causal2vec_datasets": ("model", "method", *_BY_TASK),
     "causal2vec_encoders": ("model", "encoder", *_BY_TYPE),
@@ -143,6 +144,7 @@ _CHOICES_OF_ONE = {
 _CHOICES_OF_ONE["anchor_datasets"] = _CHOICES_OF_ONE["anchor_mteb"]
 _NUMBERS = {
     "cluster": int,
+    "rank": int,
     "stage": int,
     "first": int,
     "second": int,
@@ -236,6 +238,9 @@ def published(table: str) -> pd.DataFrame:
         (nDCG@10) and ``source``.
 
         ``lens_clusters``: ``cluster`` (int64, from 1 in the order of print), ``token`` (as printed) and ``source``.
+
+        ``lens_keywords``: ``query``, ``rank`` (int64, from 1: the heaviest cluster first), ``words`` (two tokens of the
+        cluster, as printed) and ``source``.
 
         ``causal2vec_mteb``: ``model`` (the language model, or other), ``method``, ``task_type``, ``tasks``, ``score``
         and ``source``.
