@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -279,6 +280,26 @@ def test_damage_is_found(tmp_path):
     (tmp_path / module.WEIGHTS).unlink()
     with pytest.raises(DamagedFileError, match="got no file"):
         Clusters.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("emptied", "named"),
+    [((0,), "cluster 0"), ((3, 19), "clusters 3, 19"), (range(2, 9), "clusters 2, 3, 4, 5, 6 and 2")],
+)
+def test_saved_clusters_of_which_some_are_empty(emptied, named, tmp_path):
+    made = cluster_head(noise(), 20)
+    assignment = made.assignment.clone()
+    assignment[torch.isin(assignment, torch.tensor([*emptied]))] = 10
+    replace(made, assignment=assignment).save(tmp_path)
+    with pytest.raises(DamagedFileError, match=rf"expected clusters of one token .* found none in {named}.*\. Number"):
+        Clusters.load(tmp_path)
+
+
+def test_a_permutation_of_clusters_is_saved_and_loaded(tmp_path):
+    head = noise()
+    made = cluster_head(head, 20).shuffled(head)
+    made.save(tmp_path)
+    assert Clusters.load(tmp_path).sizes.equal(made.sizes)
 
 
 def test_a_folder_of_something_else(tmp_path):

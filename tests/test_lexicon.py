@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from training_tools import differing, stage, trained, weights, write_data
 
 import workbook
-from workbook import backbones
+from workbook import backbones, probes
 from workbook.checksums import write_checksums
 from workbook.corpora.authored import topics
 from workbook.errors import DamagedFileError, InvalidValueError, OutputError, UnknownNameError
@@ -649,8 +649,21 @@ def test_a_map_that_does_not_fit():
         (torch.tensor([-1, 2]), "rows of the head, 0 to 4"),
         (torch.tensor([0.0, 1.0]), "an int64 tensor"),
         (torch.zeros(0, dtype=torch.int64), "an int64 tensor"),
+        (torch.tensor([0, 4, 1, 1]), "one token at least for each of the head's 5 rows, got 'none in clusters 2, 3'"),
     ):
         with pytest.raises(InvalidValueError, match=message):
             Lexicon(head, clusters=clusters)
     with pytest.raises(InvalidValueError, match="tokenizer: expected that of 2 clustered tokens, got '259 tokens'"):
-        Lexicon(head, clusters=torch.tensor([0, 4])).words(tiny_tokenizer())
+        Lexicon(head[:2], clusters=torch.tensor([0, 1])).words(tiny_tokenizer())
+
+
+def test_a_head_without_a_map_and_maps_of_all_kinds_outlive_the_disk(tmp_path):
+    """A published head has none; random clusters and merged spellings stand for tokens as k-means does."""
+    made = {"published": Lexicon(random(5, 8))}
+    for kind in ("random clusters", "merged", "vocabulary"):
+        head = probes.head_of("tiny-llama", kind)
+        made[kind] = Lexicon(head.rows, clusters=head.assignment)
+    for kind, module in made.items():
+        (tmp_path / kind).mkdir()
+        module.save(str(tmp_path / kind))
+        assert Lexicon.load(str(tmp_path / kind)).clusters.equal(module.clusters)

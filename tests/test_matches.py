@@ -75,10 +75,8 @@ def test_a_reading_has_the_text_token_by_token(tiny):
 
 def test_no_common_weight_is_no_match(tiny):
     module = tiny()[0]
-    model = SentenceTransformer(
-        modules=[module, Lexicon(torch.zeros(2, 32), clusters=torch.zeros(len(module.tokenizer), dtype=torch.int64))],
-        device="cpu",
-    )
+    lexicon = Lexicon(torch.zeros(2, 32), clusters=torch.arange(len(module.tokenizer)) % 2)
+    model = SentenceTransformer(modules=[module, lexicon], device="cpu")
     frame = probes.matches(model, QUERY, DOCUMENT)
     assert frame.empty
     assert frame.columns[:4].tolist() == ["cluster", "name", "score", "share"]

@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 
 from ..backbones import load_config, load_head
 from ..errors import InvalidValueError, UnknownNameError
-from ..vocabulary.clusters import CLUSTERS, Clusters, check_flags, clusters_of
+from ..vocabulary.clusters import CLUSTERS, Clusters, check_flags, clusters_of, empty_clusters
 from ..vocabulary.tokens import token_text
 from .pooling import refuse_empty
 from .projection import max_logits, sum_weights
@@ -40,13 +40,13 @@ class Lexicon(SavedModule):
     Args:
         head: Floating (clusters, dim), as wide as the token states.
         pooling: ``max``, the paper's; ``sum``, over the same positions; or ``last``, the state of the last token.
-        clusters: int64 (vocabulary,), the row that stands for each token; None if each token has its own. It is kept
-            with the head, and says what a weight means: see :meth:`words`.
+        clusters: int64 (vocabulary,), the row that stands for each token, and each row for one at least; None if each
+            token has its own. It is kept with the head, and says what a weight means: see :meth:`words`.
         zero: What a logit must exceed to have a weight, 0 or more; 0 in the paper.
 
     Raises:
-        InvalidValueError: A head that is not a matrix of finite numbers, clusters that are not its rows, or a ``zero``
-            below 0.
+        InvalidValueError: A head that is not a matrix of finite numbers, clusters that are not its rows or leave one
+            without a token, or a ``zero`` below 0.
         UnknownNameError: No such pooling.
 
     Source: LENS, section 3.2 and table 5; the scaling is that of the released code.
@@ -72,6 +72,11 @@ class Lexicon(SavedModule):
         if not 0 <= int(clusters.min()) <= int(clusters.max()) < len(head):
             got = f"{int(clusters.min())} to {int(clusters.max())}"
             raise InvalidValueError("clusters", f"rows of the head, 0 to {len(head) - 1}", got)
+        if empty := empty_clusters(clusters, len(head)):
+            raise InvalidValueError(
+                "clusters", f"one token at least for each of the head's {len(head)} rows", f"none in {empty}",
+                "Leave these rows out, and number the clusters without gaps.",
+            )  # fmt: skip
         if isinstance(zero, bool) or not (isinstance(zero, int | float) and 0 <= zero < float("inf")):
             raise InvalidValueError("zero", "a number of 0 or more", zero)
         self.pooling, self.zero = pooling, float(zero)

@@ -196,7 +196,8 @@ class Clusters:
 
         Raises:
             MissingDataError: No clusters there.
-            DamagedFileError: A file is missing, does not match its checksum, or holds something else.
+            DamagedFileError: A file is missing, does not match its checksum, or holds something else, or a cluster is
+                empty.
         """
         folder = Path(folder)
         if not (folder / CHECKSUMS).is_file():
@@ -208,6 +209,11 @@ class Clusters:
             found = cls(**{name: tensors[name] for name in _TENSORS}, **{name: config[name] for name in _CONFIG})
         except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
             raise DamagedFileError(f"{folder}: expected clusters, found none ({error!r}). Save them again.") from error
+        if empty := empty_clusters(found.assignment, len(found)):
+            raise DamagedFileError(
+                f"{folder}: expected clusters of one token at least, found none in {empty}. Number them without gaps, "
+                "or cluster the head again, and save that."
+            )
         return found
 
 
@@ -329,6 +335,24 @@ def head_sha256(head: torch.Tensor) -> str:
     for part in head.detach().split(2048):  # no float32 copy of the whole
         content.update(part.float().cpu().contiguous().numpy())
     return content.hexdigest()
+
+
+def empty_clusters(assignment: torch.Tensor, k: int) -> str:
+    """Which clusters have no token, in words for a message, the first five by number; empty if none.
+
+    Args:
+        assignment: int64 (vocabulary,), the cluster of each token, 0 to k - 1.
+        k: Number of clusters.
+
+    Examples:
+        >>> empty_clusters(torch.tensor([0, 4, 4, 2]), 6)
+        'clusters 1, 3, 5'
+    """
+    empty = (assignment.bincount(minlength=k) == 0).nonzero()[:, 0].tolist()
+    if not empty:
+        return ""
+    more = f" and {len(empty) - 5:,} more" if len(empty) > 5 else ""
+    return f"cluster{'s' * (len(empty) > 1)} {', '.join(map(str, empty[:5]))}{more}"
 
 
 def check_flags(**flags: object) -> None:
