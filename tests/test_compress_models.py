@@ -286,6 +286,16 @@ REFUSED = {
         InvalidValueError,
         r"at least 64 tokens for sparsegpt.*got '2 tokens'",
     ),
+    "few tokens for Wanda": (
+        lambda m: compress.prune(m, "wanda", "2:4", ["a"]),
+        InvalidValueError,
+        r"at least 64 tokens for wanda, one a column of the widest layer, got '2 tokens'\. Give more or longer texts",
+    ),
+    "few tokens for sensitivity": (
+        lambda m: compress.sensitivity(m, "wanda", texts=["a"], held_out=TEXTS),
+        InvalidValueError,
+        "for wanda",
+    ),
     "few tokens for GPTQ": (lambda m: compress.quantize(m, "gptq", "int8", ["a"]), InvalidValueError, "for gptq"),
     "no texts": (lambda m: compress.prune(m, "wanda", "2:4", []), InvalidValueError, "texts: expected at least one"),
     "a text": (lambda m: compress.prune(m, "wanda", "2:4", "a"), InvalidValueError, "texts: expected at least one"),
@@ -308,6 +318,20 @@ def test_refused(model, case):
     with pytest.raises(kind, match=message):
         act(model)
     assert state(model) == before
+
+
+def test_norms_of_a_wide_layer_need_no_token_for_each_column(model, monkeypatch):
+    """The documents that are read by default have fewer tokens than a layer of 7B has columns."""
+    texts = TEXTS[:1]
+    tokens = sum(len(row.input_ids) for row in model[0].encode_texts(texts))
+    assert tokens < 64
+    monkeypatch.setattr("workbook.compress.models.NORMS", tokens)
+    compress.prune(model, "wanda", "2:4", texts)
+    monkeypatch.setattr("workbook.compress.models.NORMS", tokens + 1)
+    with pytest.raises(InvalidValueError, match=f"at least {tokens + 1} tokens for wanda, whose norms of fewer"):
+        compress.prune(model, "wanda", "2:4", texts)
+    with pytest.raises(InvalidValueError, match="at least 64 tokens for sparsegpt"):
+        compress.prune(model, "sparsegpt", "2:4", texts)
 
 
 def test_models_that_are_refused(model):

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 TEXTS = 128
 """Calibration texts by default, as many as in the papers' experiments."""
+NORMS = 256
+"""Tokens that are enough for the norms of a layer's inputs: of normal ones they are then known to 4 %."""
 LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """The layers of a block that are compressed."""
 
@@ -109,19 +111,23 @@ class Calibration:
                 self._options.append([options for _, options in calls])
         self.tokens = sum(states.shape[:-1].numel() for states in self._states)
 
-    def require(self, columns: int, criterion: str) -> None:
-        """Refuse fewer tokens than a Hessian has columns: it would be singular.
+    def require(self, columns: int, criterion: str, enough: int | None = None) -> None:
+        """Refuse fewer tokens than a layer has columns: of fewer a Hessian would be singular.
 
         Args:
             columns: Width of the widest layer.
             criterion: Name of the method, for the error.
+            enough: Tokens that do for a wider layer too, for a method without a Hessian; None for one with.
 
         Raises:
             InvalidValueError: There are fewer.
         """
-        if self.tokens < columns:
+        least, why = columns, ", one a column of the widest layer"
+        if enough is not None and enough < columns:
+            least, why = enough, ", whose norms of fewer are chance"
+        if self.tokens < least:
             raise InvalidValueError(
-                "texts", f"at least {columns:,} tokens for {criterion}, one a column of the widest layer",
+                "texts", f"at least {least:,} tokens for {criterion}{why}",
                 f"{self.tokens:,} tokens", "Give more or longer texts.",
             )  # fmt: skip
 

@@ -14,7 +14,7 @@ from ..errors import InvalidValueError, UnknownNameError, whole
 from ..modules.card import card_of
 from ..quantized import FORMATS, Quantized, QuantizedLinear, dtype_of, is_quantized, mark
 from . import matrices
-from .calibration import Calibration, Inputs, default_texts, linears
+from .calibration import NORMS, Calibration, Inputs, default_texts, linears
 from .measures import decoder_of, turned, vectors
 
 if TYPE_CHECKING:
@@ -46,14 +46,15 @@ def prune(
         how: One of :data:`CRITERIA`.
         sparsity: ``N:M``, of each M neighbours in a row N stay; or the share that goes, for Wanda of each row, for the
             others of each matrix (SparseGPT: of each 128 columns).
-        texts: Calibration texts, which ``magnitude`` does not need; None for 128 documents of the docs corpus, of its
-            split ``train``.
+        texts: Calibration texts, which ``magnitude`` does not need: of a token or more for each column of the widest
+            layer, and for Wanda of no more than 256; None for 128 documents of the docs corpus, of its split
+            ``train``.
         instruction: The bare instruction with which they are read, or None.
 
     Raises:
         UnknownNameError: No such criterion.
         InvalidValueError: Another sparsity, a pattern that does not divide a layer's columns, a model that does not
-            begin with a Decoder or is quantized, or for SparseGPT texts of fewer tokens than a layer has columns.
+            begin with a Decoder or is quantized, or texts of too few tokens.
 
     Source: NV-Embed, appendix A.1; Sun et al. 2023 (Wanda); Frantar & Alistarh 2023 (SparseGPT).
     """
@@ -264,9 +265,8 @@ def _each_block(
         return ""
     texts = default_texts() if texts is None else texts
     calibration = Calibration(model, texts, instruction)
-    if how in _HESSIAN:
-        widest = max(linear.in_features for block in blocks for linear in linears(block).values())
-        calibration.require(widest, how)
+    widest = max(linear.in_features for block in blocks for linear in linears(block).values())
+    calibration.require(widest, how, NORMS if how not in _HESSIAN else None)
     for number, block, inputs in calibration.blocks(how in _HESSIAN):
         act(number, block, inputs)
     return f", calibrated on {len(texts):,} texts of {calibration.tokens:,} tokens"
