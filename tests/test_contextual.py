@@ -533,6 +533,18 @@ def test_a_text_longer_than_the_encoder_reads_is_said_once(build):
     assert short.preprocess(["a" * 99])["encoder.input_ids"].shape == (1, 40)
 
 
+def test_a_length_that_the_encoder_does_not_read_is_said_when_it_is_asked_for(build):
+    said = "The encoder reads the first 64 of its tokens, the decoder 8192 of its own: of any text that is longer"
+    with pytest.warns(UserWarning, match=said) as told:
+        model = build(max_length=8192)
+    assert len(told) == 1
+    with warnings.catch_warnings(action="error"):
+        model.encode(["a" * 99])  # not again
+        build()
+        build(max_length=48)
+        tiny("causal2vec", "tiny-llama", max_length=512)
+
+
 def test_a_text_that_the_encoder_alone_cuts_is_said_too():
     """MiniLM has more tokens for this than the decoder, which reads all of it within the same length."""
     model, text = workbook.build("causal2vec", max_length=48), "numpy.ndarray " * 8

@@ -22,6 +22,7 @@ LENGTHS = ("word", "torch")
 LIKE_WORDS = (0.5, 3.0)
 """Lengths of a contextual token, by the mean length of a word embedding, outside of which build and load warn."""
 
+_DEFAULT = 512  # tokens that a decoder reads unless a build asks for others, which MiniLM with its 256 does not
 _FEW = 8  # paragraphs that are read when a model is loaded: half a second on a core, and within some per cent of 64
 
 
@@ -54,7 +55,8 @@ def contextual_decoder(
         layers: Number of the encoder's layers that run, from 0 (its embeddings alone); None for all.
         length: Length at which C begins: ``word``, that of a word embedding; a positive number, times that; or
             ``torch``, as the linear layers of torch are initialised. Outside of :data:`LIKE_WORDS` a warning says so.
-        **options: The other options of :class:`ContextualDecoder`.
+        **options: The other options of :class:`ContextualDecoder`. A ``max_length`` that is more than the default and
+            than what the encoder reads is warned of here, and not only at the first text that is cut.
 
     Raises:
         UnknownNameError, ModelNotFoundError: No such encoder.
@@ -86,6 +88,8 @@ def contextual_decoder(
         with torch.no_grad():
             context.mlp[2].weight *= wanted / found
         found = wanted
+    if made.max_length > max(_DEFAULT, made.encoder_tokenizer.model_max_length):
+        made.tell("any text that is longer")
     _warn_if_far(found, "begins", 'encoder_options={"length": "word"} scales it.')
     return made
 
