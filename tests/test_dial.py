@@ -459,3 +459,5 @@ def test_mistakes_in_the_panel(panel, model):
         panel.table(head="means")
     with pytest.raises(InvalidValueError, match="blank"):
         Dial(model, [" "], DOCUMENTS)
+    with pytest.raises(InvalidValueError, match=r"documents: expected 10 at least, .* got 9\. Give more documents"):
+        Dial(model, QUERIES[:2], DOCUMENTS[:9])

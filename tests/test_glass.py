@@ -150,6 +150,11 @@ def test_mistakes(box, model):
     for documents in (TEXTS[0], TEXTS[:1], [TEXTS[0], TEXTS[0]], [TEXTS[0], " "]):
         with pytest.raises(InvalidValueError):
             GlassBox(model, documents)
+    with pytest.raises(
+        InvalidValueError, match=r"at least 3 that differ, .* got 2\. Give more, or leave above_mean out"
+    ):
+        GlassBox(model, TEXTS[:2], above_mean=True)
+    assert len(GlassBox(model, TEXTS[:2]).ranking(ONE)) == 2
     with pytest.raises(InvalidValueError, match="shown"):
         GlassBox(model, TEXTS, shown=0)
     with pytest.raises(InvalidValueError, match=r"instruction \(prompt\): expected a string"):

@@ -432,8 +432,16 @@ def test_sparse_products_approach_the_dense(tmp_path):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda path: above_mean([[1.0]], [[1.0, 2.0]]), "collection: expected vectors of 1 clusters, at least one"),
-        (lambda path: above_mean([[1.0]], np.ones((0, 1))), "collection: expected vectors of 1 clusters, at least one"),
+        (lambda path: above_mean([[1.0]], [[1.0, 2.0]]), r"collection: expected vectors of 1 clusters, got \(1, 2\)"),
+        (
+            lambda path: above_mean([[1.0]], np.ones((0, 1))),
+            "collection: expected 3 texts at least, .* got 0. Give more",
+        ),
+        (lambda path: above_mean([[1.0]], [[1.0]]), "collection: expected 3 texts at least, .* got 1. Give more"),
+        (
+            lambda path: above_mean([[1.0]], [[1.0], [2.0]]),
+            "collection: expected 3 texts at least, .* got 2. Give more",
+        ),
         (lambda path: above_mean([[1.0]], [[-1.0]]), "weights of 0 or more"),
         (lambda path: sparse([[1.0]], 0), "top: expected a positive whole number, got 0"),
         (lambda path: sparse([1.0], 1), "vectors"),

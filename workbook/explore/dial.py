@@ -12,6 +12,7 @@ from .. import figures, probes
 from ..backbones import load_config
 from ..errors import InvalidValueError, whole
 from ..evaluation.intervals import of_mean
+from ..probes.dial import IDF_DOCUMENTS
 from ..vocabulary.clusters import CLUSTERS
 from .panel import Panel, answered, as_html, picture, refuse_blank
 
@@ -53,6 +54,10 @@ class Dial(Panel):
     ):
         for text in (*queries, *documents):
             refuse_blank(text)
+        if len(documents) < IDF_DOCUMENTS:
+            raise InvalidValueError(
+                "documents", f"{IDF_DOCUMENTS} at least, for an idf to choose", len(documents), "Give more documents."
+            )
         self.texts = probes.collect(model, queries, documents, instruction)
         self.backbone, self.tokenizer = model[0].decoder.config.name_or_path, model.tokenizer
         most = min(CLUSTERS, load_config(self.backbone).vocab_size // 8)

@@ -14,7 +14,7 @@ from scipy.stats import rankdata
 from .. import probes
 from ..errors import InvalidValueError, UnknownNameError, WorkbookError, whole
 from ..probes.lexicon import readable
-from ..vocabulary.sparse import above_mean
+from ..vocabulary.sparse import FEWEST, above_mean
 from .panel import WIDE, Panel, answered, as_html, refuse_blank, text_field
 
 if TYPE_CHECKING:
@@ -35,11 +35,12 @@ class GlassBox(Panel):
         documents: Texts that are searched, at least two distinct ones. Each is read once.
         instruction: The bare task instruction in front of every query, or None.
         above_mean: Whether weights are what exceeds their mean over the documents, scaled to length 1 again, see
-            `workbook.vocabulary.sparse.above_mean`: it leaves out what all documents share.
+            `workbook.vocabulary.sparse.above_mean`: it leaves out what all documents share, of which there must be
+            three.
         shown: Number of clusters that are shown of a score, and that can be switched off.
 
     Raises:
-        InvalidValueError: Another pooling, fewer than two texts, a blank one, an instruction that is not a string, or a
+        InvalidValueError: Another pooling, too few texts, a blank one, an instruction that is not a string, or a
             number of clusters that is not a positive whole number.
 
     Source: LENS, introduction: the weight of each token gives insight into the model's decisions.
@@ -56,6 +57,11 @@ class GlassBox(Panel):
     ):
         if isinstance(documents, str) or len(distinct := list(dict.fromkeys(documents))) < 2:
             raise InvalidValueError("documents", "at least two that differ, in a list", documents)
+        if above_mean and len(distinct) < FEWEST:
+            raise InvalidValueError(
+                "documents", f"at least {FEWEST} that differ, to subtract their mean", len(distinct),
+                "Give more, or leave above_mean out.",
+            )  # fmt: skip
         for text in distinct:
             refuse_blank(text)
         self.model, self.documents, self.instruction = model, distinct, instruction

@@ -35,8 +35,9 @@ IDF = ("off", "subtracted", "divided")
 """What is done with the collection's mean weight of each cluster."""
 READ = 8
 """Heaviest weights of a document that count for how readable it is."""
+IDF_DOCUMENTS = 10
+"""The fewest for an idf: of fewer, more than a tenth of the mean is a document's own weight."""
 
-_LEAST = 10  # documents for an idf: of fewer, a tenth of the mean and more is a document's own weight
 _LOGITS = 2**24  # that are held at a time, 64 MiB in float32
 
 
@@ -203,10 +204,11 @@ def lexicon_vectors(pooled: Pooled, zero: float = 0.0, idf: str = "off") -> Pool
     queries, documents = (normalize(weights(logits, zero), copy=False) for logits in pooled)
     if idf == "off":
         return Pooled(queries, documents)
-    if len(documents) < _LEAST:
+    if len(documents) < IDF_DOCUMENTS:
         raise InvalidValueError(
-            "documents", f"{_LEAST} at least, to know what they have in common", len(documents), "Choose idf='off'."
-        )
+            "documents", f"{IDF_DOCUMENTS} at least, to know what they have in common", len(documents),
+            "Choose idf='off'.",
+        )  # fmt: skip
     if idf == "subtracted":
         return Pooled(above_mean(queries, documents), above_mean(documents, documents))
     mean = documents.mean(axis=0)

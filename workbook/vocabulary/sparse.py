@@ -14,6 +14,9 @@ from sklearn.preprocessing import normalize
 from ..errors import InvalidValueError, whole
 from ..files import atomic_file
 
+FEWEST = 3
+"""Texts whose mean can be subtracted: of two, no cluster is above it in both, so that all they share is gone."""
+
 
 class Entry(NamedTuple):
     """One weight of a vector, and the words of its cluster."""
@@ -33,21 +36,27 @@ def above_mean(vectors: Any, collection: Any) -> np.ndarray:
 
     Args:
         vectors: (texts, clusters), arrays or tensors, finite numbers, none below 0.
-        collection: (texts, clusters), those of the texts that are searched.
+        collection: (texts, clusters), those of the texts that are searched, :data:`FEWEST` at least; better a hundred:
+            the mean of few is largely their own.
 
     Returns:
         (texts, clusters), floats of 0 or more; rows of length 1, or all 0 where nothing exceeds the mean.
 
     Raises:
-        InvalidValueError: As :func:`sparse`, or two numbers of clusters, or an empty collection.
+        InvalidValueError: As :func:`sparse`, or two numbers of clusters, or a collection of fewer than three texts.
 
     Examples:
-        >>> above_mean([[0.75, 0.5, 0.0]], [[0.75, 0.0, 0.0], [0.75, 0.5, 0.25]]).tolist()
+        >>> above_mean([[0.75, 0.5, 0.0]], [[0.75, 0.0, 0.0], [0.75, 0.5, 0.25], [0.75, 0.0, 0.25]]).tolist()
         [[0.0, 1.0, 0.0]]
     """
     rows, others = _rows(vectors), _rows(collection)
-    if rows.shape[1] != others.shape[1] or not len(others):
-        raise InvalidValueError("collection", f"vectors of {rows.shape[1]} clusters, at least one", others.shape)
+    if rows.shape[1] != others.shape[1]:
+        raise InvalidValueError("collection", f"vectors of {rows.shape[1]} clusters", others.shape)
+    if len(others) < FEWEST:
+        raise InvalidValueError(
+            "collection", f"{FEWEST} texts at least, whose mean says what they have in common", len(others),
+            "Give more of the texts that are searched, or others like them; or use the vectors as they are.",
+        )  # fmt: skip
     return normalize(np.maximum(rows - others.mean(axis=0), 0))
 
 
