@@ -413,6 +413,34 @@ def test_curves_are_drawn(rows):
 # The panel
 
 
+def test_a_head_read_with_its_mean_and_without(texts):
+    heads = probes.Heads(BACKBONE)
+    for kind in HEADS:
+        head = heads.head(kind)
+        centred, as_it_is = probes.pooled_by_zero(texts, head)
+        for found, centre in ((centred, True), (as_it_is, False)):
+            expected = probes.pooled_logits(texts, probes.head_of(BACKBONE, kind, centred=centre))
+            for one, other in zip(found, expected, strict=True):
+                np.testing.assert_allclose(one, other, atol=1e-5)
+    with pytest.raises(InvalidValueError, match="head: expected one whose mean row is subtracted"):
+        probes.pooled_by_zero(texts, heads.head("k-means", centred=False))
+
+
+def test_heads_load_and_cluster_once(monkeypatch):
+    loaded, clustered = [], []
+    spied = {"load_head": loaded, "clusters_of": clustered}
+    for name, calls in spied.items():
+        made = getattr(probes.heads, name)
+        monkeypatch.setattr(
+            probes.heads, name, lambda *a, made=made, calls=calls, **k: calls.append(a) or made(*a, **k)
+        )
+    heads = probes.Heads(BACKBONE)
+    for kind in HEADS:
+        heads.head(kind)
+    assert len(loaded) == 1
+    assert len(clustered) == 2  # scaled, and plain
+
+
 @pytest.fixture(scope="module")
 def panel(model):
     return Dial(model, QUERIES, DOCUMENTS, INSTRUCTION)
@@ -448,6 +476,37 @@ def test_the_panel(panel, monkeypatch):
         assert answer.value != before
         table = panel.table(head.value, k.value, zero.value, idf.value, top.value or None)
         assert str(round(table["MRR"][0], 3)) in answer.value
+
+
+def test_sliders_read_nothing_anew(model, monkeypatch):
+    """Nor is a picture laid out again where its lines and cuts are the same."""
+    clusters_of(BACKBONE, 16)
+    dial = Dial(model, QUERIES, DOCUMENTS, INSTRUCTION, rows=(16, 32))
+    zero, idf, _, k, _, answer = dial.panel().children
+    monkeypatch.setattr(probes, "pooled_by_zero", None)
+    said = [answer.value]
+    for control, value in ((zero, "paper"), (zero, 0.05), (idf, "divided"), (k, 16), (zero, "mean")):
+        control.value = value
+        said.append(answer.value)
+    assert len({*said}) == len(said)
+    assert all(one.count("<img") == 1 for one in said)
+    assert len(dial._places) == 2
+
+
+def test_more_rows_to_choose_where_their_clusters_are_kept(model, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path))
+    monkeypatch.setattr("workbook.explore.dial.WIDTHS", (24, 100, 250))
+    before = Dial(model, QUERIES, DOCUMENTS)
+    assert before.rows == [8, 16, 32]
+    for k in (100, 250):
+        clusters_of(BACKBONE, k)
+    after = Dial(model, QUERIES, DOCUMENTS)
+    assert after.rows == [8, 16, 32, 100]  # 250 are more than half of the vocabulary
+    assert after.table().equals(before.table())
+    assert Dial(model, QUERIES, DOCUMENTS, rows=(9, 12)).rows == [9, 12]
+    assert after.at_hand("k-means", 100)
+    assert not after.at_hand("k-means plain", 100)
+    assert after.at_hand("vocabulary", 32)
 
 
 def test_mistakes_in_the_panel(panel, model):

@@ -418,6 +418,15 @@ def test_on_a_screen_a_figure_has_its_own_size_and_the_same_bytes():
     assert (shown.format, *shown.size) == ("PNG", int(6.4 * 144), int(3.2 * 144))
 
 
+def test_a_quick_image_is_the_same_but_for_its_bytes():
+    (small, size), (quick, same) = figures.png(DRAW["bars"]()), figures.png(DRAW["bars"](), small=False)
+    assert size == same
+    one, other = (np.asarray(Image.open(io.BytesIO(image)).convert("RGB"), dtype=int) for image in (small, quick))
+    assert one.shape == other.shape
+    assert np.abs(one - other).mean() < 2  # of 255: the small one has few colours
+    assert quick == figures.png(DRAW["bars"](), small=False)[0]
+
+
 def test_csv_holds_what_is_plotted(tmp_path):
     path = figures.save(DRAW["bars"](), "x", SCORES, tmp_path)["csv"]
     pd.testing.assert_frame_equal(pd.read_csv(path), SCORES)

@@ -122,14 +122,15 @@ def as_html(frame: pd.DataFrame, *, index: bool = False) -> str:
     return f'<div class="jp-RenderedHTMLCommon" style="text-align: right">{table}</div>'
 
 
-def picture(fig: Figure, what: str) -> str:
+def picture(fig: Figure, what: str, *, small: bool = True) -> str:
     """A figure as HTML.
 
     Args:
         fig: The figure.
         what: What it shows, for those who can't see it.
+        small: See `workbook.figures.png`.
     """
-    image, size = png(fig)
+    image, size = png(fig, small=small)
     data = base64.b64encode(image).decode()
     return f'<img alt="{what}" width="{size["width"]}" src="data:image/png;base64,{data}">'
 

@@ -12,7 +12,8 @@ from torch.nn.functional import normalize
 
 from ..backbones import load_config, load_head
 from ..errors import InvalidValueError, UnknownNameError
-from ..vocabulary.clusters import CLUSTERS, Clusters, check_flags, clusters_of, empty_clusters
+from ..vocabulary.clusters import CLUSTERS, Clusters, check_flags, clusters_of
+from ..vocabulary.kmeans import empty_clusters
 from ..vocabulary.tokens import token_text
 from .pooling import refuse_empty
 from .projection import max_logits, sum_weights
@@ -72,7 +73,7 @@ class Lexicon(SavedModule):
         if not 0 <= int(clusters.min()) <= int(clusters.max()) < len(head):
             got = f"{int(clusters.min())} to {int(clusters.max())}"
             raise InvalidValueError("clusters", f"rows of the head, 0 to {len(head) - 1}", got)
-        if empty := empty_clusters(clusters, len(head)):
+        if empty := empty_clusters(clusters.cpu().numpy(), len(head)):
             raise InvalidValueError(
                 "clusters", f"one token at least for each of the head's {len(head)} rows", f"none in {empty}",
                 "Leave these rows out, and number the clusters without gaps.",

@@ -19,12 +19,13 @@ from .dial import (
     content_clusters,
     lexicon_search,
     lexicon_vectors,
+    pooled_by_zero,
     pooled_logits,
     weights,
     zero_at,
 )
 from .dictionary import DEAD, adam_bound, dead, influence, movement, perplexity, silencing, top_tokens
-from .heads import HEADS, SIZED, Head, clustered, head_of
+from .heads import HEADS, SIZED, Head, Heads, clustered, head_of
 from .index import BITS, POSTING_BYTES, index_bytes, index_cost, index_forms, stored
 from .keywords import KEYWORD_KINDS, keyword_kinds
 from .latents import discriminating_latents, latent_attention, token_attention
@@ -54,6 +55,7 @@ __all__ = [
     "Bill",
     "Collection",
     "Head",
+    "Heads",
     "LexiconReading",
     "Pooled",
     "Size",
@@ -102,6 +104,7 @@ __all__ = [
     "pareto",
     "path_gradients",
     "perplexity",
+    "pooled_by_zero",
     "pooled_logits",
     "prefix_movement",
     "prefix_test",

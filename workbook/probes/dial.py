@@ -131,25 +131,51 @@ def pooled_logits(collection: Collection, head: Head) -> Pooled:
     Raises:
         InvalidValueError: A head of another width than the states.
     """
+    _check_width(collection, head)
+    return Pooled(*(_largest(states, head.rows)[0] for states in collection))
+
+
+def pooled_by_zero(collection: Collection, head: Head) -> tuple[Pooled, Pooled]:
+    """:func:`pooled_logits` of a head without its mean row, and with it, in hardly more time than of one.
+
+    Args:
+        collection: Texts, read once.
+        head: A head whose mean row is subtracted: its product with a state is added to all logits of that state.
+
+    Raises:
+        InvalidValueError: As :func:`pooled_logits`, or a head that has its mean row.
+    """
+    if head.mean is None:
+        raise InvalidValueError("head", "one whose mean row is subtracted", "a head as it is", "Make it centred=True.")
+    _check_width(collection, head)
+    queries, documents = (_largest(states, head.rows, head.mean) for states in collection)
+    return Pooled(queries[0], documents[0]), Pooled(queries[1], documents[1])
+
+
+def _check_width(collection: Collection, head: Head) -> None:
     if head.rows.shape[1] != (width := collection.documents.states.shape[1]):
         raise InvalidValueError(
             "head", f"{width} columns, as wide as the token states", head.rows.shape[1],
             "Make the head from this decoder's own.",
         )  # fmt: skip
-    return Pooled(*(_largest(states, head.rows) for states in collection))
 
 
 @torch.no_grad()
-def _largest(texts: States, rows: torch.Tensor) -> np.ndarray:
-    found = np.empty((len(texts.lengths), len(rows)), dtype=np.float32)
+def _largest(texts: States, rows: torch.Tensor, mean: torch.Tensor | None = None) -> np.ndarray:
+    """The largest logits, float32 (1, texts, k); with a mean (2, texts, k), the second with its product added."""
+    found = np.empty((1 if mean is None else 2, len(texts.lengths), len(rows)), dtype=np.float32)
     columns, ends = rows.to(texts.states.dtype).T.contiguous(), np.cumsum([0, *texts.lengths])
     most = max(1, _LOGITS // len(rows))  # positions at a time
     first = 0
-    while first < len(found):
+    while first < len(texts.lengths):
         last = max(first + 1, int(np.searchsorted(ends, ends[first] + most, side="right")) - 1)
-        logits = texts.states[ends[first] : ends[last]] @ columns
-        for place, part in zip(range(first, last), logits.split(texts.lengths[first:last]), strict=True):
-            found[place] = part.amax(dim=0).float().numpy()
+        states = texts.states[ends[first] : ends[last]]
+        logits = states @ columns
+        for pooled in found:
+            for place, part in zip(range(first, last), logits.split(texts.lengths[first:last]), strict=True):
+                pooled[place] = part.amax(dim=0).float().numpy()
+            if mean is not None:  # for the second
+                logits = logits.float().add_((states.float() @ mean)[:, None])
         first = last
     return found
 
@@ -254,7 +280,7 @@ def lexicon_search(
         "cosine": _mean_cosine(documents),
         "readable": _readable(clusters[:, :READ], values[:, :READ], own),
     }
-    frames, columns = [], np.ascontiguousarray(queries.T)
+    columns, ranks, sizes = np.ascontiguousarray(queries.T), [], []
     for top in tops:
         if top is None or top >= width:
             scores, kept = documents @ columns, np.count_nonzero(documents)
@@ -262,10 +288,15 @@ def lexicon_search(
             shape, ends = documents.shape, np.arange(len(documents) + 1) * top
             cut = csr_matrix((values[:, :top].ravel(), clusters[:, :top].ravel(), ends), shape=shape)
             scores, kept = cut @ columns, np.count_nonzero(cut.data)
-        size = min(4.0 * width, POSTING_BYTES * kept / len(documents))
-        frames.append(searched(scores.T).assign(top=min(top or width, width), bytes=size, **about))
-    found = pd.concat(frames, ignore_index=True)
-    return found[["top", "query", "reciprocal_rank", "bytes", "active", "cosine", "readable"]]
+        sizes.append(min(4.0 * width, POSTING_BYTES * kept / len(documents)))
+        ranks.append(_reciprocal_ranks(scores.T))
+    found = {
+        "top": np.repeat([min(top or width, width) for top in tops], len(queries)),
+        "query": np.tile(np.arange(len(queries)), len(tops)),
+        "reciprocal_rank": np.concatenate(ranks),
+        "bytes": np.repeat(sizes, len(queries)),
+    }
+    return pd.DataFrame(found | about)
 
 
 def searched(scores: np.ndarray) -> pd.DataFrame:
@@ -275,9 +306,12 @@ def searched(scores: np.ndarray) -> pd.DataFrame:
         scores: (queries, documents); the document in the column of a query's row is the right one, and equal scores
             count against it.
     """
+    return pd.DataFrame({"query": np.arange(len(scores)), "reciprocal_rank": _reciprocal_ranks(scores)})
+
+
+def _reciprocal_ranks(scores: np.ndarray) -> np.ndarray:
     gold = np.arange(len(scores))
-    ranks = (scores >= scores[gold, gold][:, None]).sum(axis=1)
-    return pd.DataFrame({"query": gold, "reciprocal_rank": 100 / ranks})
+    return 100 / (scores >= scores[gold, gold][:, None]).sum(axis=1)
 
 
 def content_clusters(texts: States, head: Head, tokenizer: PreTrainedTokenizerBase) -> list[np.ndarray] | None:

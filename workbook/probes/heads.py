@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from ..backbones import load_head, load_tokenizer
 from ..errors import InvalidValueError, UnknownNameError
-from ..vocabulary.clusters import CLUSTERS, as_long, check_flags, clusters_of
+from ..vocabulary.clusters import CLUSTERS, Clusters, as_long, check_flags, clusters_of, head_sha256, kept_at
 from ..vocabulary.tokens import variants
 
 HEADS = ("k-means", "k-means plain", "random clusters", "gaussian", "merged", "vocabulary")
@@ -25,16 +26,85 @@ class Head:
     Attributes:
         rows: float32 (k, dim).
         assignment: int64 (vocabulary,), the row that stands for each token; None if rows stand for no tokens.
+        mean: float32 (dim,), the mean row, where it is subtracted from the rows; None if they are as they are.
     """
 
     rows: torch.Tensor
     assignment: torch.Tensor | None = None
+    mean: torch.Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
 
 
-@torch.no_grad()
+class Heads:
+    """All heads over the language-model head of a backbone, which is loaded once, as each clustering is.
+
+    Args:
+        backbone: See :func:`~workbook.backbones.resolve`.
+
+    Attributes:
+        weight: Floating (vocabulary, dim), the language-model head.
+
+    Raises:
+        UnknownNameError, ModelNotFoundError: No such backbone, or one without its language-model head.
+    """
+
+    def __init__(self, backbone: str):
+        self.backbone, self.weight = backbone, load_head(backbone).weight.detach()
+        self._sha256 = head_sha256(self.weight)
+        self._made: dict[tuple, Clusters] = {}
+
+    def at_hand(self, kind: str, k: int) -> bool:
+        """Whether a head of seed 0 can be made without clustering, which may take minutes.
+
+        Args:
+            kind: One of :data:`HEADS`.
+            k: Number of rows; does not matter for a kind that has its own.
+        """
+        spherical = kind != "k-means plain"
+        kept = (k, spherical, 0) in self._made or kept_at(self._sha256, k, spherical).is_dir()
+        return kind not in SIZED or kept
+
+    @torch.no_grad()
+    def head(self, kind: str, k: int | None = None, seed: int = 0, *, centred: bool = True) -> Head:
+        """One of them; see :func:`head_of`.
+
+        Args:
+            kind, k, seed, centred: See :func:`head_of`.
+
+        Raises:
+            UnknownNameError, InvalidValueError: As :func:`head_of`.
+        """
+        if kind not in HEADS:
+            raise UnknownNameError("kind of head", kind, HEADS)
+        check_flags(centred=centred)
+        if kind not in SIZED:
+            if k is not None:
+                raise InvalidValueError("k", f"None for {kind!r}, which has a number of its own", k)
+            count = len(self.weight)
+            assignment = _spellings(self.backbone, count) if kind == "merged" else torch.arange(count)
+            return clustered(self.weight.float(), assignment, centred=centred)
+        k = min(CLUSTERS, len(self.weight) // 8) if k is None else k
+        made = self._clusters(k, kind != "k-means plain", seed)
+        rows, mean = _apart(made.centroids)
+        if kind.startswith("k-means"):
+            return Head(rows, made.assignment, mean) if centred else Head(made.centroids, made.assignment)
+        assignment, generator = None, torch.Generator().manual_seed(seed)
+        directions = torch.randn(rows.shape, generator=generator)
+        if kind == "random clusters":
+            assignment = made.assignment[torch.randperm(len(made.assignment), generator=generator)]
+            directions = clustered(self.weight, assignment).rows
+        rows = as_long(directions, made.centroids)
+        return Head(rows, assignment, mean) if centred else Head(rows + mean, assignment)
+
+    def _clusters(self, *setting: Any) -> Clusters:
+        if setting not in self._made:
+            k, spherical, seed = setting
+            self._made[setting] = clusters_of(self.backbone, k, spherical=spherical, seed=seed, weight=self.weight)
+        return self._made[setting]
+
+
 def head_of(backbone: str, kind: str, k: int | None = None, seed: int = 0, *, centred: bool = True) -> Head:
     """A head over the language-model head of a backbone.
 
@@ -64,29 +134,9 @@ def head_of(backbone: str, kind: str, k: int | None = None, seed: int = 0, *, ce
 
     Source: LENS, section 3.2.1, for k-means; the others are controls of this project.
     """
-    if kind not in HEADS:
+    if kind not in HEADS:  # before anything is loaded
         raise UnknownNameError("kind of head", kind, HEADS)
-    check_flags(centred=centred)
-    if kind not in SIZED:
-        if k is not None:
-            raise InvalidValueError("k", f"None for {kind!r}, which has a number of its own", k)
-        weight = load_head(backbone).weight.detach().float()
-        if kind == "merged":
-            return clustered(weight, _spellings(backbone, len(weight)), centred=centred)
-        return clustered(weight, torch.arange(len(weight)), centred=centred)
-    if k is None:
-        k = min(CLUSTERS, len(load_head(backbone).weight) // 8)
-    made = clusters_of(backbone, k, spherical=kind != "k-means plain", seed=seed)
-    rows, mean = _apart(made.centroids)
-    if kind.startswith("k-means"):
-        return Head(rows if centred else made.centroids, made.assignment)
-    assignment, generator = None, torch.Generator().manual_seed(seed)
-    directions = torch.randn(rows.shape, generator=generator)
-    if kind == "random clusters":
-        assignment = made.assignment[torch.randperm(len(made.assignment), generator=generator)]
-        directions = clustered(load_head(backbone).weight, assignment).rows
-    rows = as_long(directions, made.centroids)
-    return Head(rows if centred else rows + mean, assignment)
+    return Heads(backbone).head(kind, k, seed, centred=centred)
 
 
 def clustered(weight: torch.Tensor, assignment: torch.Tensor, *, centred: bool = True) -> Head:
@@ -113,7 +163,10 @@ def clustered(weight: torch.Tensor, assignment: torch.Tensor, *, centred: bool =
         )
     sums = torch.zeros(len(sizes), weight.shape[1], dtype=torch.float64)
     rows = (sums.index_add_(0, assignment, weight.detach().cpu().double()) / sizes[:, None]).float()
-    return Head(_apart(rows)[0] if centred else rows, assignment)
+    if not centred:
+        return Head(rows, assignment)
+    rows, mean = _apart(rows)
+    return Head(rows, assignment, mean)
 
 
 def _apart(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -31,7 +31,7 @@ from ..checksums import CHECKSUMS, folder_sha256, make_once, verify_checksums, w
 from ..errors import DamagedFileError, InvalidValueError, MissingDataError, OutputError, whole
 from ..files import atomic_folder, cache_path
 from ..resolved import digest
-from .kmeans import CANDIDATES, ROUNDS, fill_empty, starting_centers
+from .kmeans import CANDIDATES, ROUNDS, empty_clusters, fill_empty, starting_centers
 from .tokens import token_text, variants
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ class Clusters:
             found = cls(**{name: tensors[name] for name in _TENSORS}, **{name: config[name] for name in _CONFIG})
         except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
             raise DamagedFileError(f"{folder}: expected clusters, found none ({error!r}). Save them again.") from error
-        if empty := empty_clusters(found.assignment, len(found)):
+        if empty := empty_clusters(found.assignment.numpy(), len(found)):
             raise DamagedFileError(
                 f"{folder}: expected clusters of one token at least, found none in {empty}. Number them without gaps, "
                 "or cluster the head again, and save that."
@@ -273,7 +273,9 @@ def cluster_head(
     return Clusters(owner, _means(head, owner, k), torch.from_numpy(distances), spherical, seed, head_sha256(head))
 
 
-def clusters_of(backbone: str, k: int, *, spherical: bool = True, seed: int = 0) -> Clusters:
+def clusters_of(
+    backbone: str, k: int, *, spherical: bool = True, seed: int = 0, weight: torch.Tensor | None = None
+) -> Clusters:
     """:func:`cluster_head` of a backbone's head, kept in the cache.
 
     Args:
@@ -281,6 +283,7 @@ def clusters_of(backbone: str, k: int, *, spherical: bool = True, seed: int = 0)
         k: Number of clusters.
         spherical: See :func:`cluster_head`.
         seed: Of the rows that the clusters start from.
+        weight: The backbone's head, where it is at hand: then it is not loaded.
 
     Raises:
         UnknownNameError: No such backbone.
@@ -289,12 +292,22 @@ def clusters_of(backbone: str, k: int, *, spherical: bool = True, seed: int = 0)
         OutputError: The cache can't be written.
         InvalidValueError: As :func:`cluster_head`.
     """
-    head = load_head(backbone).weight.detach()
+    head = (load_head(backbone).weight if weight is None else weight).detach()
     k, seed = _checked(head, k, spherical, seed)  # before they name a folder
-    kept = cache_path("clusters", digest([clustering(k), head_sha256(head), spherical, seed])[:24])
+    kept = kept_at(head_sha256(head), k, spherical, seed)
     make_once(kept, lambda folder: cluster_head(head, k, spherical=spherical, seed=seed).save(folder))
     verify_checksums(kept, f"Delete {kept}; it is made again.")
     return Clusters.load(kept)
+
+
+def kept_at(sha256: str, k: int, spherical: bool = True, seed: int = 0) -> Path:
+    """Where the cache has, or will have, the clusters of a head.
+
+    Args:
+        sha256: The head's, see :func:`head_sha256`.
+        k, spherical, seed: See :func:`clusters_of`.
+    """
+    return cache_path("clusters", digest([clustering(k), sha256, spherical, seed])[:24])
 
 
 def as_long(directions: torch.Tensor, centroids: torch.Tensor) -> torch.Tensor:
@@ -335,24 +348,6 @@ def head_sha256(head: torch.Tensor) -> str:
     for part in head.detach().split(2048):  # no float32 copy of the whole
         content.update(part.float().cpu().contiguous().numpy())
     return content.hexdigest()
-
-
-def empty_clusters(assignment: torch.Tensor, k: int) -> str:
-    """Which clusters have no token, in words for a message, the first five by number; empty if none.
-
-    Args:
-        assignment: int64 (vocabulary,), the cluster of each token, 0 to k - 1.
-        k: Number of clusters.
-
-    Examples:
-        >>> empty_clusters(torch.tensor([0, 4, 4, 2]), 6)
-        'clusters 1, 3, 5'
-    """
-    empty = (assignment.bincount(minlength=k) == 0).nonzero()[:, 0].tolist()
-    if not empty:
-        return ""
-    more = f" and {len(empty) - 5:,} more" if len(empty) > 5 else ""
-    return f"cluster{'s' * (len(empty) > 1)} {', '.join(map(str, empty[:5]))}{more}"
 
 
 def check_flags(**flags: object) -> None:

@@ -56,3 +56,21 @@ def fill_empty(assignment: np.ndarray, distances: np.ndarray, k: int) -> None:
         row = next(row for row in farthest if sizes[assignment[row]] > 1)
         sizes[assignment[row]] -= 1
         assignment[row], distances[row] = cluster, 0.0
+
+
+def empty_clusters(assignment: np.ndarray, k: int) -> str:
+    """Which clusters have no row, in words for a message, the first five by number; empty if none.
+
+    Args:
+        assignment: int64 (rows,), the cluster of each row, 0 to k - 1.
+        k: Number of clusters.
+
+    Examples:
+        >>> empty_clusters(np.array([0, 4, 4, 2]), 6)
+        'clusters 1, 3, 5'
+    """
+    empty = np.flatnonzero(np.bincount(assignment, minlength=k) == 0).tolist()
+    if not empty:
+        return ""
+    more = f" and {len(empty) - 5:,} more" if len(empty) > 5 else ""
+    return f"cluster{'s' * (len(empty) > 1)} {', '.join(map(str, empty[:5]))}{more}"
