@@ -4,7 +4,8 @@ Such a decoder's ``config.json`` has ``quantization_config``, with ``quant_metho
 Importing this module registers the method with transformers, which then makes the layers before it reads the weights.
 
 Why not a library: compressed-tensors 0.20 has int8 and E4M3, but no E5M2, and its layers come through schemes and
-observers made for activations that are quantized too. What is stored here is a matrix of codes and a scale per row.
+observers made for activations that are quantized too. torchao's weights are tensors of a class of its own, which
+transformers 5 saves through ``torchao.prototype``. What is stored here is a matrix of codes and a scale per row.
 """
 
 from __future__ import annotations
