@@ -147,6 +147,18 @@ def test_a_map_has_its_lines_where_the_values_are_equal_and_its_points_where_the
             figures.contours(values, levels=levels, points=points)
 
 
+def test_panels_of_other_quantities_have_labels_and_heights_of_their_own():
+    frame = pd.DataFrame({"layer": [0, 1] * 2, "value": [0.1, 0.2, 30, 50], "curve": ["share"] * 2 + ["norm"] * 2})
+    labels = {"share": "share of attention", "norm": "norm (x 1)"}
+    one, other = figures.lines(frame, "layer", "value", panel="curve", ylabel=labels).axes
+    assert [axes.get_ylabel() for axes in (one, other)] == [*labels.values()]
+    assert one.get_ylim()[1] < 1 < 30 < other.get_ylim()[1]
+    shared = figures.lines(frame, "layer", "value", panel="curve").axes
+    assert shared[0].get_ylim() == shared[1].get_ylim()
+    with pytest.raises(InvalidValueError, match="ylabel: expected a label for panel 'norm'"):
+        figures.lines(frame, "layer", "value", panel="curve", ylabel={"share": "share"})
+
+
 def test_an_atlas_shows_every_point_and_marks_groups_and_joins_them_to_their_first():
     axes, other = DRAW["atlas"]().axes
     grey, guy, star = axes.collections

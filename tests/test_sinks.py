@@ -21,7 +21,6 @@ from workbook.evaluation import SUITES
 from workbook.evaluation.effects import effect
 from workbook.evaluation.outcomes import Outcomes
 from workbook.experiments import Record, sinks
-from workbook.explore import SinkExplorer
 from workbook.methods import icl
 from workbook.modules import ContextualPooling
 from workbook.papers import claims
@@ -92,6 +91,45 @@ def test_norms_and_attention_by_hand(build, backbone, tokens, instruction):
             expected = behind[..., [*places]].sum(-1).mean(), behind[..., 0].mean()
             assert rows.loc[layer, ["attention", "attention_bos"]].tolist() == pytest.approx([*map(float, expected)])
         assert rows.loc[0, ["attention", "attention_bos"]].isna().all()
+
+
+@pytest.mark.parametrize("suffix", ["eos", "keywords"])
+@torch.no_grad()
+def test_a_contextual_token_behind_the_text(build, suffix):
+    """In front of what closes the text, which alone reads it; only without an instruction, and only in the block."""
+    model = build(suffix=suffix)
+    module, words = model[0], model.tokenizer
+    template, vectors = module.template, model.encode(TEXTS, prompt=INSTRUCTION)
+    with module.context_last():
+        np.testing.assert_array_equal(model.encode(TEXTS, prompt=INSTRUCTION), vectors)
+        found = probes.contextual_norms(model, TEXTS).set_index(["text", "layer"])
+    assert module.template == template
+    table = module.decoder.get_input_embeddings()
+    closing = [2] if suffix == "eos" else words("\nKeywords:", add_special_tokens=False).input_ids
+    module.decoder.set_attn_implementation("eager")
+    for index, text in enumerate(TEXTS):
+        front = [1, *words(text, add_special_tokens=False).input_ids]
+        c = probes.contextual_tokens(model, [text])
+        read = torch.cat([table(torch.tensor([front])), c, table(torch.tensor([closing]))], dim=1)
+        made = module.decoder(inputs_embeds=read, output_hidden_states=True, output_attentions=True)
+        for layer, states in enumerate(made.hidden_states):
+            expected = states[0, len(front)].norm().item()
+            assert found.loc[(index, layer), "context"] == pytest.approx(expected, rel=1e-4)
+        for layer, paid in enumerate(made.attentions, start=1):
+            expected = paid[0, :, len(front) + 1 :, len(front)].mean().item()
+            assert found.loc[(index, layer), "attention"] == pytest.approx(expected, rel=1e-4)
+    with pytest.raises(ZeroDivisionError), module.context_last():
+        raise ZeroDivisionError
+    assert module.template == template
+
+
+def test_a_contextual_token_has_a_length_and_its_own_direction(build):
+    model = build(encoder_options={"tokens": 2})
+    own = probes.contextual_tokens(model, TEXTS)
+    with probes.context_of_length(model[0], 2.5):
+        found = probes.contextual_tokens(model, TEXTS)
+    torch.testing.assert_close(found, 2.5 * own / own.norm(dim=-1, keepdim=True))
+    torch.testing.assert_close(probes.contextual_tokens(model, TEXTS), own)
 
 
 def test_a_sink_is_a_state_many_times_as_long_as_a_words(build, monkeypatch):
@@ -485,32 +523,6 @@ def test_what_listening_refuses(build):
         probes.vectors_given(model, QUERIES, torch.zeros(2, 1, 32))
     with pytest.raises(InvalidValueError, match="tokens: expected"), torch.no_grad():
         probes.vectors_given(model, QUERIES, torch.zeros(3, 2, 32))
-
-
-def test_the_panel_of_sinks_sets_a_length_and_nothing_else(build):
-    model = build()
-    panel = SinkExplorer(model, INSTRUCTION)
-    word = model[0].decoder.get_input_embeddings().weight.norm(dim=1).mean().item()
-    own = probes.contextual_norms(model, TEXTS[:1], INSTRUCTION)
-    length = own["context"][0] / word
-    pd.testing.assert_frame_equal(panel.norms(TEXTS[0], length, instructed=True), own, rtol=1e-4)
-    assert panel.norms(TEXTS[0], 2.5)["context"][0] == pytest.approx(2.5 * word, rel=1e-4)
-    table = panel.table(TEXTS[0])
-    assert len(table) == 2 * 6
-    row = panel.norms(TEXTS[0], 0.5).loc[1]  # the middle of two layers
-    assert table.query("place == 'behind BOS' and length == 0.5")["state"].item() == pytest.approx(
-        row["context"] / row["words"], abs=1e-3
-    )
-    shown = panel.panel(TEXTS[0])
-    *controls, line = shown.children
-    assert "<img" in line.value
-    controls[0].value = " "
-    assert "expected a string that is not blank" in line.value
-    for length in (0, -1, float("nan")):
-        with pytest.raises(InvalidValueError, match="length: expected a number above 0"):
-            panel.norms(TEXTS[0], length)
-    with pytest.raises(InvalidValueError, match="model: expected one that reads contextual tokens"):
-        SinkExplorer(tiny("mean"), INSTRUCTION)
 
 
 def test_effects_of_the_factorial_by_hand():

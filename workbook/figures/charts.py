@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 import matplotlib as mpl
 import numpy as np
@@ -121,7 +121,7 @@ def lines(
     panel: str | None = None,
     title: str = "",
     xlabel: str | None = None,
-    ylabel: str | None = None,
+    ylabel: str | Mapping[Hashable, str] | None = None,
     ylim: tuple[float, float] | None = None,
     logx: bool = False,
     size: tuple[float, float] = FULL,
@@ -139,17 +139,21 @@ def lines(
         panel: Column whose values get a panel each, with shared limits.
         title: The quantity, not the finding.
         xlabel: Label with the unit; the column's name if not given.
-        ylabel: Label with the unit; the column's name if not given.
+        ylabel: Label with the unit; the column's name if not given. One by panel, where panels have quantities of
+            their own: then they don't share their limits.
         ylim: Limits of the heights; from the data if not given.
         logx: Logarithmic horizontal axis.
         size: Width and height in inches.
 
     Raises:
         UnknownNameError: A named column is absent.
-        InvalidValueError: The frame is empty, or levels by panel lack one.
+        InvalidValueError: The frame is empty, or levels or labels by panel lack one.
     """
     check_columns(frame, x, y, hue, low, high, panel)
-    fig, panels = split_panels(frame, panel, size, title)
+    labels = ylabel if isinstance(ylabel, Mapping) else {}
+    if labels and (bare := [level for level in levels(frame, panel) if level not in labels]):
+        raise InvalidValueError("ylabel", f"a label for panel {bare[0]!r}", [*labels])
+    fig, panels = split_panels(frame, panel, size, title, sharey=not labels)
     for axes, part in panels:
         for place, level in enumerate(levels(frame, hue)):
             rows = rows_of(part, hue, level).sort_values(x)
@@ -180,7 +184,9 @@ def lines(
         axes.set_xlabel(x if xlabel is None else xlabel)
         if ylim:
             axes.set_ylim(ylim)
-    finish(fig, panels, ylabel or y, legend=bool(hue) or isinstance(baseline, Mapping))
+    finish(fig, panels, "" if labels else ylabel or y, legend=bool(hue) or isinstance(baseline, Mapping))
+    for axes, part in panels if labels else []:
+        axes.set_ylabel(labels[levels(part, panel)[0]])
     return fig
 
 

@@ -77,22 +77,23 @@ def cycle(items: Sequence, place: int):
 
 
 def split_panels(
-    frame: pd.DataFrame, column: str | None, size: tuple[float, float], title: str
+    frame: pd.DataFrame, column: str | None, size: tuple[float, float], title: str, *, sharey: bool = True
 ) -> tuple[Figure, list[tuple[Axes, pd.DataFrame]]]:
-    """A figure with one axes per level of ``column``, sharing their limits, in the house style.
+    """A figure with one axes per level of ``column``, in the house style.
 
     Args:
         frame: Tidy rows.
         column: Column whose values get a panel each; None for one panel.
         size: Width and height of the figure in inches.
         title: Title above all panels.
+        sharey: Whether panels share the limits of their heights, as they do those of the horizontal axis.
 
     Returns:
         The figure, and per panel its axes and its rows.
     """
     names = levels(frame, column)
     fig = Figure(figsize=size, layout="constrained")
-    grid = fig.subplots(1, len(names), sharex=True, sharey=True, squeeze=False)[0]
+    grid = fig.subplots(1, len(names), sharex=True, sharey=sharey, squeeze=False)[0]
     for axes, level in zip(grid, names, strict=True):
         axes.set_title(title if column is None else str(level))
     if column is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -169,6 +170,23 @@ class ContextualDecoder(Decoder):
     def contextual_tokens(self) -> int:
         """Number of tokens that ``{context}`` stands for in the template."""
         return self.context.tokens
+
+    @contextmanager
+    def context_last(self) -> Iterator[None]:
+        """Have contextual tokens stand behind a text without an instruction in the block, in front of what closes it.
+
+        A diagnostic: there they are read by the closing tokens alone, and the text by them. Nothing trains so, and a
+        text with an instruction is laid out as ever.
+        """
+        own = self._template
+        [context] = (piece for piece in own.plain if piece.string == "{context}")
+        rest = [piece for piece in own.plain if piece is not context]
+        behind = 1 + max(place for place, piece in enumerate(rest) if "{text}" in piece.string)
+        self._template = own.with_(plain=(*rest[:behind], context, *rest[behind:]))
+        try:
+            yield
+        finally:
+            self._template = own
 
     def train(self, mode: bool = True) -> Self:
         """Switch to training mode, except a frozen encoder: with dropout its token would vary from pass to pass."""

@@ -30,7 +30,14 @@ from .index import BITS, POSTING_BYTES, index_bytes, index_cost, index_forms, st
 from .keywords import KEYWORD_KINDS, keyword_kinds
 from .latents import discriminating_latents, latent_attention, token_attention
 from .lexicon import by_position, cluster_names, top_clusters
-from .listening import REPLACEMENTS, contextual_tokens, given_context, listening, vectors_given
+from .listening import (
+    REPLACEMENTS,
+    context_of_length,
+    contextual_tokens,
+    given_context,
+    listening,
+    vectors_given,
+)
 from .matches import LexiconReading, faithfulness, lexicon_readings, matched, matches
 from .negatives import IN_BATCH, false_negative_counts, false_negatives, label_loss, pushed_away
 from .states import TIE, layer_cosine, layer_means, prefix_movement, prefix_test, reading, recency
@@ -69,6 +76,7 @@ __all__ = [
     "clustered",
     "collect",
     "content_clusters",
+    "context_of_length",
     "contextual_norms",
     "contextual_tokens",
     "cosine_parts",

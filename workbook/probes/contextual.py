@@ -47,9 +47,9 @@ def contextual_norms(model: SentenceTransformer, texts: Sequence[str], instructi
         of the final norm), ``context``, ``bos`` and ``words``: the Euclidean norms of the contextual token (the longest
         of several), of the first token, and of the median of the others; ``attention`` and ``attention_bos``: the share
         of attention, 0 to 1, that the tokens behind the contextual one pay to it (to all of several) and to the first
-        token, as the mean over tokens and heads of the layer that gives these states (NaN at layer 0); and ``sink``,
-        the same in all rows of a text: whether ``context`` exceeds ``words`` :data:`SINK` times at the middle layer.
-        In a template without BOS the first token stands for it.
+        token, as the mean over tokens and heads of the layer that gives these states (NaN at layer 0, and where no
+        token stands behind it); and ``sink``, the same in all rows of a text: whether ``context`` exceeds ``words``
+        :data:`SINK` times at the middle layer. In a template without BOS the first token stands for it.
 
     Raises:
         InvalidValueError: No texts, or a model without contextual tokens.

@@ -51,6 +51,25 @@ def given_context(module: ContextualDecoder, tokens: torch.Tensor) -> Iterator[N
         hook.remove()
 
 
+@contextmanager
+def context_of_length(module: ContextualDecoder, length: float) -> Iterator[None]:
+    """Have a decoder read its contextual tokens at a length in the block, each in its own direction.
+
+    Args:
+        module: A decoder that reads contextual tokens.
+        length: Euclidean norm of each, before any scaling by the decoder.
+    """
+
+    def scale(_: Any, args: tuple, features: dict[str, Any]) -> dict[str, Any]:
+        return features | {"context": length * F.normalize(features["context"], dim=-1)}
+
+    hook = module.context.register_forward_hook(scale)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
 @torch.no_grad()
 def contextual_tokens(
     model: SentenceTransformer, texts: Sequence[str], instruction: str | None = None, batch_size: int = 32
