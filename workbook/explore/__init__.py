@@ -1,5 +1,6 @@
 """Explorers: interactive where a person can type and choose, a table in batch runs."""
 
+from .atlas import AtlasExplorer
 from .compress import CompressionExplorer
 from .cost import CostCalculator
 from .dial import Dial
@@ -12,6 +13,7 @@ from .sinks import SinkExplorer
 
 __all__ = [
     "AnchorExplorer",
+    "AtlasExplorer",
     "CompressionExplorer",
     "CostCalculator",
     "Dial",
