@@ -430,6 +430,18 @@ def test_on_a_screen_a_figure_has_its_own_size_and_the_same_bytes():
     assert (shown.format, *shown.size) == ("PNG", int(6.4 * 144), int(3.2 * 144))
 
 
+def test_small_images_keep_the_colour_of_every_marker():
+    """A few pixels of colour on much white: a palette by area would merge them."""
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": random.normal(size=400), "y": random.normal(size=400), "name": "n", "printed": ""})
+    frame.loc[:15, "printed"] = [f"group {n % 8}" for n in range(16)]
+    image, _ = figures.png(figures.atlas(frame, names=False))
+    pixels = np.asarray(Image.open(io.BytesIO(image)).convert("RGB")).reshape(-1, 3).astype(int)
+    for colour in figures.OKABE_ITO[:8]:
+        wanted = np.array([int(colour[n : n + 2], 16) for n in (1, 3, 5)])
+        assert np.abs(pixels - wanted).max(axis=1).min() <= 24, colour  # they are 63 and more apart
+
+
 def test_a_quick_image_is_the_same_but_for_its_bytes():
     (small, size), (quick, same) = figures.png(DRAW["bars"]()), figures.png(DRAW["bars"](), small=False)
     assert size == same

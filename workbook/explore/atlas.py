@@ -28,7 +28,8 @@ class AtlasExplorer(Panel):
         backbone: The name, folder or Hub id of a decoder with its language-model head.
         printed: Columns ``cluster`` and ``token``; None for the paper's 15 clusters,
             ``workbook.papers.published("lens_clusters")``.
-        rows: Numbers of clusters to choose from, four or more each.
+        rows: Numbers of clusters to choose from, four or more each; None for those of :data:`ROWS` that are half of the
+            vocabulary or less, or an eighth of a smaller one.
 
     Raises:
         InvalidValueError: No number, or one that is not whole, below 4 or above the vocabulary.
@@ -37,8 +38,10 @@ class AtlasExplorer(Panel):
     Source: LENS, tables 4 and 7; the map is this project's.
     """
 
-    def __init__(self, backbone: str, printed: pd.DataFrame | None = None, rows: Sequence[int] = ROWS):
+    def __init__(self, backbone: str, printed: pd.DataFrame | None = None, rows: Sequence[int] | None = None):
         most = load_config(backbone).vocab_size
+        if rows is None:
+            rows = [k for k in ROWS if k <= most // 2] or [max(4, most // 8)]
         self.rows = sorted({whole("rows", k, 4, most, of="clusters") for k in rows})
         if not self.rows:
             raise InvalidValueError("rows", "at least one number of clusters", self.rows)

@@ -42,7 +42,9 @@ def atlas(
     groups = sorted(group for group in frame[mark].dropna().unique() if group)
     firsts = []
     for axes, part in panels:
-        axes.scatter(part["x"], part["y"], s=4, color="#C4C4C4", linewidth=0, rasterized=True)
+        axes.scatter(
+            part["x"], part["y"], s=2, marker="s", color="#B0B0B0", linewidth=0, rasterized=True, antialiased=False
+        )
         shown = []
         for place, group in enumerate(groups):
             rows = part[part[mark] == group]

@@ -158,7 +158,9 @@ def png(fig: Figure, *, small: bool = True) -> tuple[bytes, dict[str, int]]:
     drawn, made = io.BytesIO(), io.BytesIO()
     if small:
         fig.savefig(drawn, format="png", dpi=144, metadata=_UNDATED["png"])
-        Image.open(drawn).convert("RGB").quantize(64, dither=Image.Dither.NONE).save(made, format="png", optimize=True)
+        # By coverage, not by area: the few pixels of a marker keep their colour.
+        image = Image.open(drawn).convert("RGB").quantize(64, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        image.save(made, format="png", optimize=True)
     else:
         fig.set_dpi(144)
         canvas = FigureCanvasAgg(fig)
