@@ -88,7 +88,7 @@ def missing(experiment, folder):
 
 STANDING = {
     "03_pooling": ("night", 37),
-    "03_recipes": ("cpu", 15),
+    "03_recipes": ("night", 12),
     "03_dictionary": ("night", 46),
     "04_pooling": ("night", 25),
     "04_clusters": ("night", 37),
