@@ -29,7 +29,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def rows(model):
-    return causal2vec.evaluate_variant(model, SIZES)
+    return causal2vec.evaluate_variant(model, SIZES, recency_by_half=True)
 
 
 def unit(vectors):

@@ -283,6 +283,16 @@ def test_damage_is_found(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "spoil", [lambda it: it.float(), lambda it: it - 1, lambda it: it.view(1, -1), lambda it: it + 1]
+)
+def test_saved_clusters_with_other_numbers(spoil, tmp_path):
+    made = clusters_of("tiny-llama", 8)
+    replace(made, assignment=spoil(made.assignment)).save(tmp_path)
+    with pytest.raises(DamagedFileError, match="expected clusters, found none"):
+        Clusters.load(tmp_path)
+
+
+@pytest.mark.parametrize(
     ("emptied", "named"),
     [((0,), "cluster 0"), ((3, 19), "clusters 3, 19"), (range(2, 9), "clusters 2, 3, 4, 5, 6 and 2")],
 )

@@ -520,3 +520,8 @@ def test_mistakes_in_the_panel(panel, model):
         Dial(model, [" "], DOCUMENTS)
     with pytest.raises(InvalidValueError, match=r"documents: expected 10 at least, .* got 9\. Give more documents"):
         Dial(model, QUERIES[:2], DOCUMENTS[:9])
+
+
+def test_an_unknown_kind_of_head_is_not_at_hand():
+    with pytest.raises(UnknownNameError, match="head"):
+        probes.Heads(BACKBONE).at_hand("nearest", 32)

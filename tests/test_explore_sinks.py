@@ -56,7 +56,7 @@ def test_a_place_is_set(build):
 def test_a_text_is_cut_to_words(build):
     panel = SinkExplorer(build(), INSTRUCTION)
     for words, text in ((1, "Basil"), (3, "Basil likes  warm"), (6, TEXT), (99, TEXT), (None, TEXT)):
-        expected = SinkExplorer(panel.models[""], INSTRUCTION).norms(text)
+        expected = SinkExplorer(panel.models["tiny-llama"], INSTRUCTION).norms(text)
         assert panel.norms(TEXT, words=words).equals(expected)
     assert not panel.norms(TEXT, words=3).equals(panel.norms(TEXT))
     table = panel.table(TEXT, words=3)
@@ -143,10 +143,10 @@ def test_ranks_are_drawn_where_pairs_are_given(build):
     assert "MRR x 100" in line.value
 
 
-def test_bad_input(build):
+def test_bad_input(build, encoder):
     model = build()
     panel = SinkExplorer(model, INSTRUCTION)
-    for length in (0, -1, float("nan")):
+    for length in (0, -1, float("nan"), float("inf"), True, "x", None):
         with pytest.raises(InvalidValueError, match="length: expected a number above 0"):
             panel.norms(TEXT, length)
     for words in (0, 1.5):
@@ -167,3 +167,8 @@ def test_bad_input(build):
         SinkExplorer({"one": model, "other": tiny("mean")}, INSTRUCTION)
     with pytest.raises(InvalidValueError, match="model: expected at least one"):
         SinkExplorer({}, INSTRUCTION)
+    for pairs in (("ab", "cd"), 5, (["a", "b"],)):
+        with pytest.raises(InvalidValueError, match="pairs: expected queries and documents, two lists"):
+            SinkExplorer(model, INSTRUCTION, pairs)
+    with pytest.raises(InvalidValueError, match=r"contextual tokens behind the instruction.*template="):
+        SinkExplorer(tiny("causal2vec", "tiny-llama", encoder=encoder, template="causal2vec-before"), INSTRUCTION)

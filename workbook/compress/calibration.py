@@ -124,7 +124,7 @@ class Calibration:
         """
         least, why = columns, ", one a column of the widest layer"
         if enough is not None and enough < columns:
-            least, why = enough, ", whose norms of fewer are chance"
+            least, why = enough, ", since norms of fewer tokens are chance"
         if self.tokens < least:
             raise InvalidValueError(
                 "texts", f"at least {least:,} tokens for {criterion}{why}",

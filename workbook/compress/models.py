@@ -46,9 +46,9 @@ def prune(
         how: One of :data:`CRITERIA`.
         sparsity: ``N:M``, of each M neighbours in a row N stay; or the share that goes, for Wanda of each row, for the
             others of each matrix (SparseGPT: of each 128 columns).
-        texts: Calibration texts, which ``magnitude`` does not need: of a token or more for each column of the widest
-            layer, and for Wanda of no more than 256; None for 128 documents of the docs corpus, of its split
-            ``train``.
+        texts: Calibration texts, which ``magnitude`` does not need: at least one token for each column of the
+            widest layer; for Wanda 256 are enough for a wider one. None for 128 documents of the docs corpus, of its
+            split ``train``.
         instruction: The bare instruction with which they are read, or None.
 
     Raises:

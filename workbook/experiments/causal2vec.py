@@ -141,12 +141,14 @@ def texts_by_kind(sizes: Scale) -> dict[str, tuple[list[str], str | None]]:
     }
 
 
-def evaluate_variant(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
+def evaluate_variant(model: SentenceTransformer, sizes: Scale, *, recency_by_half: bool = False) -> pd.DataFrame:
     """Both offline suites, the loss on held-out pairs, and recency; for a concatenated vector, the halves too.
 
     Args:
         model: An embedder; it is left as it is.
         sizes: Sizes of evaluation.
+        recency_by_half: Whether the recency of a concatenated vector is measured of each half too. Experiments that
+            were recorded without it go on without.
 
     Returns:
         Tidy rows: ``metric`` (``score``, ``loss``, ``recency`` or ``norm``), ``part`` (``whole``, or a half), ``task``
@@ -171,10 +173,12 @@ def evaluate_variant(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
                     rows.append(row(kind, Outcomes.of_values(lengths[:, n], texts), metric="norm", part=part))
     documents = load_docs().split("test")["document"]
     long = documents[documents.str.split().str.len().between(25, 60)].head(sizes.probe_texts).tolist()
-    for part in ("whole", *(one for one in parts if one in vectors)):
-        moved = probes.recency(vectors[part], long).pivot(index="text", columns="window", values="movement")
-        share = 100 * moved[4] / (moved[0] + moved[4])
-        rows.append(row("documents", Outcomes.of_values(share, long), metric="recency", part=part))
+    read = ("whole", *(part for part in parts if recency_by_half and part in vectors))
+    with read_once(model[0].decoder):
+        for part in read:
+            moved = probes.recency(vectors[part], long).pivot(index="text", columns="window", values="movement")
+            share = 100 * moved[4] / (moved[0] + moved[4])
+            rows.append(row("documents", Outcomes.of_values(share, long), metric="recency", part=part))
     columns = ["metric", "part", "task", "score", "low", "high", "items", "outcomes"]
     return pd.concat(rows, ignore_index=True)[columns]
 

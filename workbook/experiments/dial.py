@@ -220,12 +220,12 @@ def gap(rows: pd.DataFrame, first: Mapping[str, Any], second: Mapping[str, Any])
     return effect({"first": 1.0, "second": -1.0}, both)
 
 
-def against_centre(rows: pd.DataFrame, **setting: Any) -> pd.DataFrame:
+def against_centre(rows: pd.DataFrame, idf: str, top: str) -> pd.DataFrame:
     """What another head is worth: every other kind, and every other number of rows, minus the centre's k-means.
 
     Args:
         rows: Rows of one variant.
-        **setting: Values of ``idf`` and ``top``, of both heads; the zero is the mean.
+        idf, top: Of both heads, as in :func:`measure`; the zero is the mean.
 
     Returns:
         One row per head, the kinds first: ``label``, ``effect``, ``low`` and ``high``, in points of the mean
@@ -234,8 +234,8 @@ def against_centre(rows: pd.DataFrame, **setting: Any) -> pd.DataFrame:
     Raises:
         MissingDataError: They were not measured.
     """
-    kinds = chosen(crossing(rows), **setting)
-    k_means = chosen(rows, head="k-means", zero="mean", **setting)
+    kinds = chosen(crossing(rows), idf=idf, top=top)
+    k_means = chosen(rows, head="k-means", zero="mean", idf=idf, top=top)
     k, found = chosen(kinds, head="k-means")["k"].iloc[0], []
     others = pd.concat([kinds[kinds["head"] != "k-means"], k_means[k_means["k"] != k].sort_values("k", kind="stable")])
     for (kind, size), group in others.groupby(["head", "k"], sort=False):

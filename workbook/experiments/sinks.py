@@ -8,6 +8,7 @@ is its cause.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -326,7 +327,7 @@ CHOICES = Experiment(
         _eos("random encoder", pretrained=False),
     ),
     sizes=_sizes,
-    measure=evaluate_variant,
+    measure=partial(evaluate_variant, recency_by_half=True),
     inside=inside,
     inputs=(*SUITES, "texts/graded.csv"),
 )
@@ -359,7 +360,7 @@ EXAMPLES = Experiment(
         _with_examples("last token, examples", "last-token", **_ICL_ALONE, examples=icl.examples()),
     ),
     sizes=_sizes,
-    measure=evaluate_variant,
+    measure=partial(evaluate_variant, recency_by_half=True),
     inputs=(*SUITES, "texts/graded.csv"),
 )
 """Table 1's "w/ ICL", by the project's own examples: the same in every prompt, where bge-en-icl draws from the batch.

@@ -179,7 +179,7 @@ class Dial(Panel):
         """
         if top not in (None, *TOPS):
             raise InvalidValueError("top", f"None or one of {TOPS}", top)
-        curves = self.curves(head, k or self._usual, zero, idf)
+        curves = self.curves(head, self._usual if k is None else k, zero, idf)
         # Vectors that are no longer than that are whole.
         widths = curves.groupby("head")["top"].transform("max")
         rows = curves[curves["top"] == (widths if top is None else widths.clip(upper=top))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -45,8 +46,8 @@ class SinkExplorer(Panel):
         pairs: Queries, and as many documents, each the right one for the query in its place; None for no ranks.
 
     Raises:
-        InvalidValueError: No model, one without contextual tokens, a blank instruction, or pairs that are not two or
-            more, of texts that are not blank.
+        InvalidValueError: No model, one without contextual tokens or with them in front of the instruction, a blank
+            instruction, or pairs that are not two or more, of texts that are not blank.
     """
 
     def __init__(
@@ -56,11 +57,13 @@ class SinkExplorer(Panel):
         pairs: tuple[Sequence[str], Sequence[str]] | None = None,
     ):
         refuse_blank(instruction)
-        self.models = dict(model) if isinstance(model, Mapping) else {"": model}
-        if not self.models:
-            raise InvalidValueError("model", "at least one", self.models)
-        for one in self.models.values():
+        given = model if isinstance(model, Mapping) else {"": model}
+        if not given:
+            raise InvalidValueError("model", "at least one", given)
+        for one in given.values():
             probes.contextual_tokens(one, ["a"])  # a model that can't be read is refused here, not in the panel
+            _refuse_before(one)
+        self.models = {name or one[0].decoder.config.name_or_path: one for name, one in given.items()}
         self.instruction, self.pairs = instruction, _checked(pairs)
         self._word = {name: word_length(one[0].decoder) for name, one in self.models.items()}
         self._kept: dict[tuple, pd.DataFrame] = {}
@@ -214,7 +217,7 @@ class SinkExplorer(Panel):
     ) -> pd.DataFrame:
         """What is found of texts in a setting, which is kept."""
         backbone = next(iter(self.models)) if backbone is None else backbone
-        if not length > 0:
+        if isinstance(length, bool) or not isinstance(length, int | float) or not 0 < length < math.inf:
             raise InvalidValueError("length", "a number above 0", length)
         for kind, name, known in (("place", place, PLACES), ("backbone", backbone, self.models)):
             if name not in known:
@@ -242,9 +245,20 @@ def _cut(text: str, words: int | None) -> str:
     return text if words is None else re.match(rf"(?:\s*\S+){{1,{whole('words', words)}}}", text)[0]
 
 
+def _refuse_before(model: SentenceTransformer) -> None:
+    """A template that has the tokens in front of the instruction has no place behind it."""
+    pieces = [piece for piece, _ in model[0].template["instructed"]]
+    asked = next(place for place, piece in enumerate(pieces) if "{instruction}" in piece)
+    if pieces.index("{context}") < asked:
+        way_out = 'Build it with template="causal2vec".'
+        raise InvalidValueError("model", "contextual tokens behind the instruction", "".join(pieces), way_out)
+
+
 def _checked(pairs: tuple[Sequence[str], Sequence[str]] | None) -> tuple[list[str], list[str]] | None:
     if pairs is None:
         return None
+    if not isinstance(pairs, list | tuple) or len(pairs) != 2 or any(isinstance(side, str) for side in pairs):
+        raise InvalidValueError("pairs", "queries and documents, two lists", pairs)
     queries, documents = map(list, pairs)
     if not 2 <= len(queries) == len(documents):
         got = (len(queries), len(documents))

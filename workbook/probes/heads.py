@@ -61,7 +61,12 @@ class Heads:
         Args:
             kind: One of :data:`HEADS`.
             k: Number of rows; does not matter for a kind that has its own.
+
+        Raises:
+            UnknownNameError: No such kind.
         """
+        if kind not in HEADS:
+            raise UnknownNameError("head", kind, HEADS)
         spherical = kind != "k-means plain"
         kept = (k, spherical, 0) in self._made or kept_at(self._sha256, k, spherical).is_dir()
         return kind not in SIZED or kept

@@ -197,8 +197,8 @@ def listening(
             moved = replacement != "own"
             parts = _parts(model, vectors_given(model, given, read, asked, batch_size)) if moved else own[side]
             for part, vectors in parts.items():
-                sides = {side: vectors, other: own[other][part]}
-                cosines = sides["queries"] @ sides["documents"].T
+                found = {side: vectors, other: own[other][part]}
+                cosines = found["queries"] @ found["documents"].T
                 ranks = (cosines >= cosines.diagonal().unsqueeze(1) - 1e-6).sum(dim=1)
                 columns = {
                     "query": range(len(given)),

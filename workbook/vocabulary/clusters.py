@@ -207,9 +207,10 @@ class Clusters:
             config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
             tensors = load_file(folder / WEIGHTS)
             found = cls(**{name: tensors[name] for name in _TENSORS}, **{name: config[name] for name in _CONFIG})
+            empty = empty_clusters(found.assignment.numpy(), len(found))
         except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
             raise DamagedFileError(f"{folder}: expected clusters, found none ({error!r}). Save them again.") from error
-        if empty := empty_clusters(found.assignment.numpy(), len(found)):
+        if empty:
             raise DamagedFileError(
                 f"{folder}: expected clusters of one token at least, found none in {empty}. Number them without gaps, "
                 "or cluster the head again, and save that."

@@ -65,11 +65,17 @@ def empty_clusters(assignment: np.ndarray, k: int) -> str:
         assignment: int64 (rows,), the cluster of each row, 0 to k - 1.
         k: Number of clusters.
 
+    Raises:
+        ValueError, TypeError: Other numbers, or of another shape.
+
     Examples:
         >>> empty_clusters(np.array([0, 4, 4, 2]), 6)
         'clusters 1, 3, 5'
     """
-    empty = np.flatnonzero(np.bincount(assignment, minlength=k) == 0).tolist()
+    sizes = np.bincount(assignment, minlength=k)
+    if len(sizes) > k:
+        raise ValueError(f"cluster {len(sizes) - 1} of {k}")
+    empty = np.flatnonzero(sizes == 0).tolist()
     if not empty:
         return ""
     more = f" and {len(empty) - 5:,} more" if len(empty) > 5 else ""
