@@ -328,7 +328,7 @@ def test_norms_of_a_wide_layer_need_no_token_for_each_column(model, monkeypatch)
     monkeypatch.setattr("workbook.compress.models.NORMS", tokens)
     compress.prune(model, "wanda", "2:4", texts)
     monkeypatch.setattr("workbook.compress.models.NORMS", tokens + 1)
-    with pytest.raises(InvalidValueError, match=f"at least {tokens + 1} tokens for wanda, whose norms of fewer"):
+    with pytest.raises(InvalidValueError, match=f"at least {tokens + 1} tokens for wanda, since norms of fewer"):
         compress.prune(model, "wanda", "2:4", texts)
     with pytest.raises(InvalidValueError, match="at least 64 tokens for sparsegpt"):
         compress.prune(model, "sparsegpt", "2:4", texts)
