@@ -6,7 +6,8 @@ import pytest
 from workbook import papers, probes
 from workbook.backbones import load_tokenizer
 from workbook.errors import InvalidValueError, UnknownNameError
-from workbook.explore import AtlasExplorer, atlas
+from workbook.explore import AtlasExplorer
+from workbook.probes import heads
 from workbook.vocabulary.clusters import clusters_of
 
 PRINTED = pd.DataFrame(
@@ -45,14 +46,14 @@ def test_scores_are_those_of_the_printed_pairs(explorer):
 def test_words_that_share_every_cluster_score_one(explorer, monkeypatch):
     made = clusters_of("tiny-llama", 8)
     one = made.__class__(**{**vars(made), "assignment": made.assignment * 0})
-    monkeypatch.setattr(atlas, "clusters_of", lambda backbone, k: one)
+    monkeypatch.setattr(explorer.heads, "clusters", lambda k: one)
     assert explorer.table()["together"].tolist() == [1, 1]
 
 
 def test_what_was_computed_is_kept(explorer, monkeypatch):
     made, drawn = [], []
-    clusters, mapped = atlas.clusters_of, probes.cluster_map
-    monkeypatch.setattr(atlas, "clusters_of", lambda *given: made.append(given) or clusters(*given))
+    clusters, mapped = heads.clusters_of, probes.cluster_map
+    monkeypatch.setattr(heads, "clusters_of", lambda *given, **own: made.append(given) or clusters(*given, **own))
     monkeypatch.setattr(probes, "cluster_map", lambda *given: drawn.append(len(given[0])) or mapped(*given))
     explorer.table()
     assert (made, drawn) == ([("tiny-llama", 8), ("tiny-llama", 64)], [])

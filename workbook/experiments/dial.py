@@ -109,8 +109,9 @@ def measure(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
         add(found, head=name)
     vocabulary = load_config(backbone).vocab_size
     rows = [k for k in _ROWS.get(sizes.name, ROWS) if k <= vocabulary // 2]
+    heads = probes.Heads(backbone)
     for one in _plan(min(CLUSTERS, vocabulary // 8), tuple(rows), _SEEDS.get(sizes.name, 3)):
-        head = probes.head_of(backbone, one.kind, one.k, one.seed, centred="paper" not in one.zeros)
+        head = heads.head(one.kind, one.k, one.seed, centred="paper" not in one.zeros)
         pooled = probes.pooled_logits(texts, head)
         own = probes.content_clusters(texts.documents, head, model.tokenizer)
         for zero in one.zeros:

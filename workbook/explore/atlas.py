@@ -10,7 +10,7 @@ import pandas as pd
 from .. import figures, papers, probes
 from ..backbones import load_config, load_tokenizer
 from ..errors import InvalidValueError, whole
-from ..vocabulary.clusters import CLUSTERS, Clusters, clusters_of
+from ..vocabulary.clusters import CLUSTERS
 from .panel import Panel, answered, as_html, picture
 
 ROWS = (576, 1000, 2000, CLUSTERS)
@@ -45,9 +45,8 @@ class AtlasExplorer(Panel):
         self.rows = sorted({whole("rows", k, 4, most, of="clusters") for k in rows})
         if not self.rows:
             raise InvalidValueError("rows", "at least one number of clusters", self.rows)
-        self.backbone, self.tokenizer = backbone, load_tokenizer(backbone)
+        self.tokenizer, self.heads = load_tokenizer(backbone), probes.Heads(backbone)
         self.printed = papers.published("lens_clusters") if printed is None else printed
-        self._clusters: dict[int, Clusters] = {}
         self._pairs: dict[int, pd.DataFrame] = {}
         self._maps: dict[int, pd.DataFrame] = {}
         self._pictures: dict[int, str] = {}
@@ -62,7 +61,7 @@ class AtlasExplorer(Panel):
             InvalidValueError: As `workbook.probes.cluster_map`, or a number above the vocabulary.
         """
         if k not in self._maps:
-            self._maps[k] = probes.cluster_map(self._made(k), self.tokenizer, self.printed)
+            self._maps[k] = probes.cluster_map(self.heads.clusters(k), self.tokenizer, self.printed)
         return self._maps[k]
 
     def pairs(self, k: int) -> pd.DataFrame:
@@ -78,7 +77,7 @@ class AtlasExplorer(Panel):
             InvalidValueError: As `workbook.probes.printed_pairs`, or a number of clusters that can't be.
         """
         if k not in self._pairs:
-            found = probes.printed_pairs(self._made(k).assignment, self.tokenizer, self.printed)
+            found = probes.printed_pairs(self.heads.clusters(k).assignment, self.tokenizer, self.printed)
             self._pairs[k] = found[found["pairs"] > 0].reset_index(drop=True)
         return self._pairs[k]
 
@@ -120,11 +119,6 @@ class AtlasExplorer(Panel):
         """A slider of the number of clusters; below it the map, and the printed clusters with their scores."""
         slider = widgets.SelectionSlider(options=self.rows, description="Clusters", continuous_update=False)
         return answered({"k": slider}, lambda k: self._picture(k) + as_html(self.scores(k).round(4)))
-
-    def _made(self, k: int) -> Clusters:
-        if k not in self._clusters:
-            self._clusters[k] = clusters_of(self.backbone, k)
-        return self._clusters[k]
 
     def _picture(self, k: int) -> str:
         """The map as a figure."""

@@ -171,11 +171,11 @@ def _largest(texts: States, rows: torch.Tensor, mean: torch.Tensor | None = None
         last = max(first + 1, int(np.searchsorted(ends, ends[first] + most, side="right")) - 1)
         states = texts.states[ends[first] : ends[last]]
         logits = states @ columns
-        for pooled in found:
+        for number, pooled in enumerate(found):
+            if number:
+                logits = logits.float().add_((states.float() @ mean)[:, None])
             for place, part in zip(range(first, last), logits.split(texts.lengths[first:last]), strict=True):
                 pooled[place] = part.amax(dim=0).float().numpy()
-            if mean is not None:  # for the second
-                logits = logits.float().add_((states.float() @ mean)[:, None])
         first = last
     return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -52,7 +52,6 @@ class Heads:
 
     def __init__(self, backbone: str):
         self.backbone, self.weight = backbone, load_head(backbone).weight.detach()
-        self._sha256 = head_sha256(self.weight)
         self._made: dict[tuple, Clusters] = {}
 
     def at_hand(self, kind: str, k: int) -> bool:
@@ -68,8 +67,13 @@ class Heads:
         if kind not in HEADS:
             raise UnknownNameError("head", kind, HEADS)
         spherical = kind != "k-means plain"
-        kept = (k, spherical, 0) in self._made or kept_at(self._sha256, k, spherical).is_dir()
-        return kind not in SIZED or kept
+        if kind not in SIZED or (k, spherical, 0) in self._made:
+            return True
+        return kept_at(self._sha256, k, spherical).is_dir()
+
+    @cached_property
+    def _sha256(self) -> str:
+        return head_sha256(self.weight)
 
     @torch.no_grad()
     def head(self, kind: str, k: int | None = None, seed: int = 0, *, centred: bool = True) -> Head:
@@ -91,7 +95,7 @@ class Heads:
             assignment = _spellings(self.backbone, count) if kind == "merged" else torch.arange(count)
             return clustered(self.weight.float(), assignment, centred=centred)
         k = min(CLUSTERS, len(self.weight) // 8) if k is None else k
-        made = self._clusters(k, kind != "k-means plain", seed)
+        made = self.clusters(k, kind != "k-means plain", seed)
         rows, mean = _apart(made.centroids)
         if kind.startswith("k-means"):
             return Head(rows, made.assignment, mean) if centred else Head(made.centroids, made.assignment)
@@ -103,9 +107,15 @@ class Heads:
         rows = as_long(directions, made.centroids)
         return Head(rows, assignment, mean) if centred else Head(rows + mean, assignment)
 
-    def _clusters(self, *setting: Any) -> Clusters:
+    def clusters(self, k: int, spherical: bool = True, seed: int = 0) -> Clusters:
+        """The head's rows in clusters, which are kept; see :func:`~workbook.vocabulary.clusters.clusters_of`.
+
+        Args:
+            k: Number of clusters.
+            spherical, seed: See :func:`~workbook.vocabulary.clusters.cluster_head`.
+        """
+        setting = (k, spherical, seed)
         if setting not in self._made:
-            k, spherical, seed = setting
             self._made[setting] = clusters_of(self.backbone, k, spherical=spherical, seed=seed, weight=self.weight)
         return self._made[setting]
 
