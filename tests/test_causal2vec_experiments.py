@@ -29,7 +29,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def rows(model):
-    return causal2vec.evaluate_variant(model, SIZES, recency_by_half=True)
+    return causal2vec.evaluate_variant(model, SIZES, by_half=True)
 
 
 def unit(vectors):
@@ -77,6 +77,12 @@ def test_lengths_are_those_of_the_halves(model, rows):
         whole = model.encode(texts, prompt=instruction)
         for part, half in (("context", whole[:, :32]), ("eos", whole[:, 32:])):
             assert norms[kind, part] == pytest.approx(np.mean([np.sqrt((row**2).sum()) for row in half]), rel=1e-4)
+
+
+def test_spreads_of_the_halves_add_up_to_all_of_the_variance(rows):
+    spread = rows.query("metric == 'spread'")
+    assert spread.groupby("task")["score"].sum().tolist() == pytest.approx([100] * 5)
+    assert {*spread["part"]} == {"context", "eos"}
 
 
 def test_few_texts_have_the_interval_of_student(model, rows):

@@ -120,6 +120,29 @@ def test_the_cosine_of_a_concatenation_is_the_sum_of_its_parts(representation):
                 assert parts["weight"].sum() <= 1 + 1e-6
 
 
+def test_the_spread_between_texts_is_where_they_differ():
+    rng = np.random.default_rng(0)
+    model = build("causal2vec", "tiny-llama")
+    width = model.get_embedding_dimension()
+    vectors = rng.normal(size=(6, width))
+    vectors[:, width // 2 :] = 100 * np.eye(width // 2)[0]  # long, and the same in all texts
+    found = probes.vector_spread(model, vectors).groupby("part")[["weight", "spread"]].mean()
+    assert found.loc["eos", "weight"] > 0.99
+    assert found.loc["eos", "spread"] < 0.05
+    units = vectors / np.sqrt((vectors**2).sum(axis=1))[:, None]
+    centred = units - units.mean(axis=0)
+    by_hand = (centred[:, : width // 2] ** 2).sum() / (centred**2).sum()
+    assert found.loc["context", "spread"] == pytest.approx(by_hand)
+    for column in ("weight", "spread"):
+        assert found.loc[["context", "eos"], column].sum() == pytest.approx(found.loc["whole", column]) == 1
+
+
+@pytest.mark.parametrize("vectors", [np.ones((3, 4)), np.eye(4)[:2] * [[0], [1]]])
+def test_a_spread_needs_directions(vectors):
+    with pytest.raises(InvalidValueError, match="at least two directions"):
+        probes.vector_spread(build("mean", "tiny-llama"), vectors)
+
+
 def test_a_cosine_needs_two_of_one_shape():
     model = build("mean", "tiny-llama")
     with pytest.raises(InvalidValueError, match="second: expected one vector for each of the first"):

@@ -141,21 +141,21 @@ def texts_by_kind(sizes: Scale) -> dict[str, tuple[list[str], str | None]]:
     }
 
 
-def evaluate_variant(model: SentenceTransformer, sizes: Scale, *, recency_by_half: bool = False) -> pd.DataFrame:
+def evaluate_variant(model: SentenceTransformer, sizes: Scale, *, by_half: bool = False) -> pd.DataFrame:
     """Both offline suites, the loss on held-out pairs, and recency; for a concatenated vector, the halves too.
 
     Args:
         model: An embedder; it is left as it is.
         sizes: Sizes of evaluation.
-        recency_by_half: Whether the recency of a concatenated vector is measured of each half too. Experiments that
-            were recorded without it go on without.
+        by_half: Whether recency, and the share in the variance between texts, are measured of each half of a
+            concatenated vector too. Experiments that were recorded without go on without.
 
     Returns:
-        Tidy rows: ``metric`` (``score``, ``loss``, ``recency`` or ``norm``), ``part`` (``whole``, or a half), ``task``
-        (or the kind of texts), ``score``, ``low``, ``high``, ``items`` and ``outcomes``. The loss is in nats. Recency
-        is the share of the end, in per cent, in the movement of the vector when the end or the beginning of a document
-        is exchanged. A norm is the length of a half. Texts are cut to ``max_length``, except for recency, which needs
-        their ends.
+        Tidy rows: ``metric`` (``score``, ``loss``, ``recency``, ``norm`` or ``spread``), ``part`` (``whole``, or a
+        half), ``task`` (or the kind of texts), ``score``, ``low``, ``high``, ``items`` and ``outcomes``. The loss is in
+        nats. Recency is the share of the end, in per cent, in the movement of the vector when the end or the beginning
+        of a document is exchanged. A norm is the length of a half, a spread its share in the variance between texts, in
+        per cent. Texts are cut to ``max_length``, except for recency, which needs their ends.
 
     Source: Causal2Vec, table 2, section 3.2 and appendix C.1; recency and the halves alone are this project's.
     """
@@ -171,9 +171,14 @@ def evaluate_variant(model: SentenceTransformer, sizes: Scale, *, recency_by_hal
                 lengths = np.linalg.norm(made.reshape(len(texts), 2, -1), axis=2)
                 for n, part in enumerate(parts):
                     rows.append(row(kind, Outcomes.of_values(lengths[:, n], texts), metric="norm", part=part))
+                if by_half:
+                    shares = probes.vector_spread(model, made).pivot(index="text", columns="part", values="spread")
+                    for part in parts:
+                        spread = Outcomes.of_values(100 * shares[part], texts)
+                        rows.append(row(kind, spread, metric="spread", part=part))
     documents = load_docs().split("test")["document"]
     long = documents[documents.str.split().str.len().between(25, 60)].head(sizes.probe_texts).tolist()
-    read = ("whole", *(part for part in parts if recency_by_half and part in vectors))
+    read = ("whole", *(part for part in parts if by_half and part in vectors))
     with read_once(model[0].decoder):
         for part in read:
             moved = probes.recency(vectors[part], long).pivot(index="text", columns="window", values="movement")

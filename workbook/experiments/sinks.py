@@ -327,7 +327,7 @@ CHOICES = Experiment(
         _eos("random encoder", pretrained=False),
     ),
     sizes=_sizes,
-    measure=partial(evaluate_variant, recency_by_half=True),
+    measure=partial(evaluate_variant, by_half=True),
     inside=inside,
     inputs=(*SUITES, "texts/graded.csv"),
 )
@@ -360,7 +360,7 @@ EXAMPLES = Experiment(
         _with_examples("last token, examples", "last-token", **_ICL_ALONE, examples=icl.examples()),
     ),
     sizes=_sizes,
-    measure=partial(evaluate_variant, recency_by_half=True),
+    measure=partial(evaluate_variant, by_half=True),
     inputs=(*SUITES, "texts/graded.csv"),
 )
 """Table 1's "w/ ICL", by the project's own examples: the same in every prompt, where bge-en-icl draws from the batch.

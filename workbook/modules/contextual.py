@@ -246,9 +246,18 @@ class ContextualDecoder(Decoder):
 
         ``context`` is (batch, contextual tokens, dim): the tokens as they go into the decoder, before any scaling.
         """
-        own = {name.removeprefix(_OWN): value for name, value in features.items() if name.startswith(_OWN)}
-        features["context"] = self.read_ahead(own)
+        features["context"] = self.tokens_ahead(features)
         return super().forward(features, **kwargs)
+
+    def tokens_ahead(self, features: Mapping[str, Any]) -> torch.Tensor:
+        """The contextual tokens of a batch as :meth:`forward` reads them, without a pass of the decoder.
+
+        Args:
+            features: Of :meth:`preprocess`.
+        """
+        return self.read_ahead(
+            {name.removeprefix(_OWN): value for name, value in features.items() if name.startswith(_OWN)}
+        )
 
     def read_ahead(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """The contextual tokens of texts, (batch, contextual tokens, dim), as they go into the decoder.

@@ -41,7 +41,7 @@ from .listening import (
 from .matches import LexiconReading, faithfulness, lexicon_readings, matched, matches
 from .negatives import IN_BATCH, false_negative_counts, false_negatives, label_loss, pushed_away
 from .states import TIE, layer_cosine, layer_means, prefix_movement, prefix_test, reading, recency
-from .vectors import cosine_parts, vector_lengths, vector_map
+from .vectors import cosine_parts, vector_lengths, vector_map, vector_spread
 from .words import word_guesses, word_probe, word_states
 
 __all__ = [
@@ -130,6 +130,7 @@ __all__ = [
     "utilisation",
     "vector_lengths",
     "vector_map",
+    "vector_spread",
     "vectors_given",
     "weights",
     "word_guesses",

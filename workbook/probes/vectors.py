@@ -79,6 +79,46 @@ def cosine_parts(model: SentenceTransformer, first: np.ndarray, second: np.ndarr
     return pd.concat(frames).sort_values("pair", kind="stable", ignore_index=True)
 
 
+def vector_spread(model: SentenceTransformer, vectors: np.ndarray) -> pd.DataFrame:
+    """What tells texts apart: the share of each part of a vector in the variance between texts.
+
+    A part that is long and the same for all texts adds a constant to every cosine, and orders nothing. The whole
+    vectors are divided by their lengths first, as a cosine does.
+
+    Args:
+        model: The embedder that made the vectors, which names the parts.
+        vectors: (texts, dim), not normalised.
+
+    Returns:
+        One row per text and part: ``text`` (from 0), ``part`` (as in :func:`vector_lengths`), ``weight`` (the part's
+        squared length by the whole's, 0 to 1) and ``spread`` (its squared distance from the part's mean, by the mean
+        squared distance of the whole vectors from theirs; 0 or more). Over texts, the means of either column add up
+        to 1 over the parts.
+
+    Raises:
+        InvalidValueError: Vectors that are not finite numbers (texts, dim), vectors of zeros, or vectors that all
+            point one way.
+
+    Source: this project's; Causal2Vec, appendix C.1 and figure 3, draws the lengths alone.
+    """
+    vectors = _finite(vectors).astype(float)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    directions = vectors / np.where(lengths > 0, lengths, 1)
+    total = directions.var(axis=0).sum()
+    if not lengths.all() or total < 1e-12:
+        raise InvalidValueError("vectors", "at least two directions, and no vector of zeros", f"a variance of {total}")
+    frames = [
+        pd.DataFrame({
+            "text": range(len(vectors)),
+            "part": part,
+            "weight": (values**2).sum(axis=1),
+            "spread": ((values - values.mean(axis=0)) ** 2).sum(axis=1) / total,
+        })
+        for part, values in _parts(model, directions).items()
+    ]  # fmt: skip
+    return pd.concat(frames).sort_values("text", kind="stable", ignore_index=True)
+
+
 def _parts(model: SentenceTransformer, vectors: np.ndarray) -> dict[str, np.ndarray]:
     """The whole vectors, and the parts that Causal2Vec concatenates, by name."""
     pooling = [*model][-1]
