@@ -10,7 +10,7 @@ method's own recipe. And steps are computed with a method's own suffix, so that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +71,6 @@ def _sample(backbone: str) -> tuple[PreTrainedTokenizerBase, pd.DataFrame]:
     return backbones.load_tokenizer(backbone), load_docs().split("train").head(256)
 
 
-@lru_cache
 def tokens_a_pair(method: str, backbone: str, max_length: int) -> float:
     """Mean number of tokens that the decoder reads of a query and its document, over 256 training pairs of docs.
 
@@ -97,14 +96,17 @@ def tokens_written(method: str, backbone: str, max_length: int, behind_bos: bool
     return sum((lengths - around).mean() + behind_bos for lengths, around in _sides(method, backbone, max_length))
 
 
-def _sides(method: str, backbone: str, max_length: int) -> Iterator[tuple[np.ndarray, int]]:
+@lru_cache
+def _sides(method: str, backbone: str, max_length: int) -> tuple[tuple[np.ndarray, int], ...]:
     """Of queries and of documents, the tokens of each input, and how many of them stand around its text."""
     template = methods.get(method).chain.with_options(**_OPTIONS.get(method, {})).layout()
     tokenizer, pairs = _sample(backbone)
+    found = []
     for texts, instruction in ((pairs["query"], instruction_of("DocsRetrieval")), (pairs["document"], None)):
         rows = template.encode(tokenizer, ["a", *texts], instruction, max_length, contextual_tokens=1)
         shortest, *lengths = [len(row.input_ids) for row in rows]
-        yield np.array(lengths), shortest - 1
+        found.append((np.array(lengths), shortest - 1))
+    return tuple(found)
 
 
 def _supervised(method: str, share: float, scale: str, backbone: str) -> Recipe:

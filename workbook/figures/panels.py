@@ -165,6 +165,8 @@ def write_legend(fig: Figure, handles: Mapping[str, Artist]) -> None:
 def write_names(fig: Figure, panels: list[tuple[Axes, pd.DataFrame]]) -> None:
     """Write a name beside each point, on the first of eight sides where it covers neither a point nor another name.
 
+    If all are taken it goes twice as far away; if that does not help, where it covers the fewest.
+
     Args:
         fig: The figure, finished but for the names.
         panels: Axes, and their points: horizontal place, height and name.
@@ -185,13 +187,17 @@ def write_names(fig: Figure, panels: list[tuple[Axes, pd.DataFrame]]) -> None:
                 zorder=1.8,  # lines that pass beneath make way
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
             )
-            # On the first side if no side is free.
-            for right, up in (*_SIDES, _SIDES[0]):
-                text.set(position=(5 * right, 4 * up), ha=_ACROSS[right], va=_ALONG[up])
+            tried = []
+            for away, (right, up) in itertools.product((1, 2), _SIDES):
+                text.set(position=(5 * away * right, 4 * away * up), ha=_ACROSS[right], va=_ALONG[up])
                 box = text.get_window_extent()
-                if not box.count_overlaps(taken) and all(axes.bbox.contains(*corner) for corner in box.corners()):
+                outside = not all(axes.bbox.contains(*corner) for corner in box.corners())
+                tried.append((outside, box.count_overlaps(taken), len(tried), text.get_position(), right, up))
+                if not any(tried[-1][:2]):
                     break
-            taken.append(box)
+            *_, position, right, up = min(tried)
+            text.set(position=position, ha=_ACROSS[right], va=_ALONG[up])
+            taken.append(text.get_window_extent())
 
 
 def _legend_entries(axes: Axes) -> Iterator[tuple[str, object]]:
