@@ -9,7 +9,7 @@ from workbook import METHODS, build, objectives, recipe
 from workbook.backbones import load_config, load_tokenizer
 from workbook.data.rows import SOURCES
 from workbook.errors import ModelNotFoundError, UnknownNameError
-from workbook.methods import anchor, nv_embed, options
+from workbook.methods import anchor, lens, nv_embed, options
 from workbook.modules import make_pooling
 from workbook.objectives import OBJECTIVES
 from workbook.scale import SCALES
@@ -310,6 +310,22 @@ def test_other_numbers_of_negatives_at_equal_sequences(negatives):
     for one, changed in zip(stages, other, strict=True):
         assert changed.batch_size * (2 + changed.negatives) == one.batch_size * (2 + one.negatives)
         assert changed == one.model_copy(update={"negatives": negatives, "batch_size": changed.batch_size})
+    first, second = nv_embed.with_negatives("night", "any", negatives, in_batch=True).stages
+    assert first == other[0]
+    assert second == other[1].model_copy(update={"options": other[1].options | {"in_batch": True}})
+
+
+def test_lens_with_other_negatives_and_without_its_teacher():
+    (own,) = lens.recipe("night", "any").stages
+    (other,) = lens.varied("night", "any", mined="docs-mined-random", teacher=False).stages
+    assert own.teacher == "minilm"
+    assert other == own.model_copy(update={"data": "docs-mined-random", "teacher": None})
+    assert lens.varied("night", "any").stages == (own,)
+    for negatives in (3, 7):
+        (other,) = lens.varied("night", "any", negatives=negatives).stages
+        assert other == own.model_copy(update={"negatives": negatives, "batch_size": other.batch_size})
+        texts, before = other.batch_size * (2 + negatives), own.batch_size * (2 + own.negatives)
+        assert before - (2 + negatives) < texts <= before
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -138,18 +139,27 @@ KEYWORDS = Experiment(
     inputs=("docs", "instructions/docs.csv"),
     version=4,
 )
+
+
+def _trained_by(variant: str, **changed: Any) -> Variant:
+    return lexicon(variant, recipe=partial(lens.varied, **changed))
+
+
 BY_SIZE = Experiment(
     name="04_clusters",
-    description="LENS by its head: number of clusters, their meaning, relu's zero; and without a teacher",
+    description="LENS by its head: number of clusters, their meaning, relu's zero; by its teacher and negatives",
     variants=(
         *(lexicon(str(clusters), clusters=clusters) for clusters in CLUSTERS),
         lexicon("4000, not centred", zero="paper"),
         lexicon("4000, shuffled", shuffled=True),
         lexicon("4000, a quarter active", zero="share 0.25"),
         lexicon("4000, shuffled, a quarter active", shuffled=True, zero="share 0.25"),
-        lexicon("4000, without teacher", recipe=lens.without_teacher),
+        _trained_by("4000, without teacher", teacher=False),
         lexicon("4000, plain k-means", spherical=False),
         *(lexicon(str(clusters), clusters=clusters) for clusters in (576, 2000, 8000)),
+        _trained_by("4000, random negatives", mined="docs-mined-random"),
+        _trained_by("4000, random negatives, without teacher", mined="docs-mined-random", teacher=False),
+        *(_trained_by(f"4000, {count} negatives", negatives=count) for count in (3, 7)),
     ),
     sizes=smaller,
     measure=suites_and_loss,

@@ -94,6 +94,7 @@ RECIPES = Experiment(
         _way("3 negatives", nv_embed.with_negatives, negatives=3),
         _way("margin 90 %", nv_embed.with_data, mined="docs-mined-90"),
         _way("margin 99 %", nv_embed.with_data, mined="docs-mined-99"),
+        *(_way(f"{n}, both stages in-batch", nv_embed.with_negatives, negatives=n, in_batch=True) for n in (1, 3)),
     ),
     sizes=smaller,
     measure=_measure,

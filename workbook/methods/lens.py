@@ -81,18 +81,29 @@ def recipe(scale: str, backbone: str) -> Recipe:
     return Recipe(stages=(Stage(name="distilled", objective="contrastive", options=options, **sizes),))
 
 
-def without_teacher(scale: str, backbone: str) -> Recipe:
-    """:func:`recipe` without the teacher's scores: the control of distillation.
+def varied(scale: str, backbone: str, *, teacher: bool = True, mined: str = "", negatives: int | None = None) -> Recipe:
+    """:func:`recipe` with one thing changed: what is distilled, how hard negatives were found, or how many there are.
+
+    Our negatives are mined by the encoder that teaches. Random ones tell the teacher's scores from its choice.
 
     Args:
         scale: Name of the scale.
         backbone: Name of the backbone.
+        teacher: Whether the teacher's scores are learnt.
+        mined: Source of the rows; empty for the recipe's own.
+        negatives: Hard negatives a row, with as many texts in a batch; None for the recipe's own.
 
     Raises:
         UnknownNameError: No such scale.
+
+    Source: LENS, section 4.1, has seven negatives and distils from a reranker.
     """
     (stage,) = recipe(scale, backbone).stages
-    return Recipe(stages=(stage.model_copy(update={"teacher": None}),))
+    changed: dict[str, Any] = {"data": mined or stage.data, "teacher": stage.teacher if teacher else None}
+    if negatives:
+        texts = stage.batch_size * (2 + (stage.negatives or 0))
+        changed |= {"negatives": negatives, "batch_size": max(2, texts // (2 + negatives))}
+    return Recipe(stages=(stage.model_copy(update=changed),))
 
 
 def options(scale: str, backbone: str) -> dict[str, Any]:

@@ -170,18 +170,19 @@ def retrieval_alone(scale: str, backbone: str) -> Recipe:
     return Recipe(stages=(stage.model_copy(update={"steps": stage.steps + blended(scale).steps}),))
 
 
-def with_negatives(scale: str, backbone: str, negatives: int) -> Recipe:
+def with_negatives(scale: str, backbone: str, negatives: int, in_batch: bool = False) -> Recipe:
     """The two stages with another number of hard negatives, and as many texts in a batch.
 
     Args:
         scale: Name of the scale.
         backbone: Name of the backbone.
         negatives: Hard negatives per row.
+        in_batch: Whether the second stage has in-batch negatives too.
 
     Raises:
         UnknownNameError: No such scale.
     """
-    stages = recipe(scale, backbone).stages
+    stages = retrieval(scale), blended(scale, in_batch)
     texts = stages[0].batch_size * (2 + stages[0].negatives)
     update = {"negatives": negatives, "batch_size": max(2, texts // (2 + negatives))}
     return Recipe(stages=tuple(stage.model_copy(update=update) for stage in stages))
