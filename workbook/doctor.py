@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from importlib import metadata
 from typing import Any, NamedTuple
@@ -44,6 +45,7 @@ def examine() -> list[Finding]:
         *packages(_pins(), installed, _required()),
         *models(backbones.available()),
         _data(),
+        contextual(),
         Finding("cache", None, str(cache_path())),
         Finding("WORKBOOK_DATA", None, os.environ.get("WORKBOOK_DATA", "not set: public data comes from the Hub")),
         *accelerator(backbones.capability(), installed),
@@ -85,6 +87,33 @@ def models(available: Iterable[Mapping[str, Any]]) -> list[Finding]:
         well = here if here or model["name"] in NEEDED else None
         findings.append(Finding(model["name"], well, f"{model['status']}{': ' if here else ''}{model['path'] or ''}"))
     return findings
+
+
+def contextual(encoder: str = NEEDED[1], length: str = "word") -> Finding:
+    """How long Causal2Vec's contextual token begins on the default backbone, beside a word embedding.
+
+    Args:
+        encoder: Name of its encoder.
+        length: ``word`` or ``torch``, see `workbook.modules.context_length.contextual_decoder`.
+    """
+    from .errors import WorkbookError
+    from .methods import build
+    from .modules.context_length import LIKE_WORDS, context_length
+
+    name, options = "contextual token", {"length": length}
+    try:
+        with warnings.catch_warnings(action="ignore"):  # the finding says it
+            model = build("causal2vec", NEEDED[0], encoder=encoder, encoder_options=options)
+        found = context_length(model[0])
+    except WorkbookError as error:
+        return Finding(name, None, f"not measured: {error}")
+    shortest, longest = LIKE_WORDS
+    said = f"causal2vec's begins {found:.2f} times as long as a word embedding of {NEEDED[0]}"
+    if shortest <= found <= longest:
+        return Finding(name, True, said)
+    return Finding(
+        name, None, f"{said}, expected {shortest} to {longest}: a short one can become a second attention sink"
+    )
 
 
 def accelerator(capability: Mapping[str, Any], installed: Mapping[str, str]) -> list[Finding]:
