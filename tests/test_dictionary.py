@@ -289,6 +289,24 @@ def test_a_cell_holds_what_the_instruments_say(model, docs, own):
     assert without["metric"].tolist() == ["parameters", "parameters"]
 
 
+def test_the_latent_of_praise_is_chosen_on_other_reviews(model, monkeypatch):
+    texts = dictionary.reviews()
+    praise, known = texts["label"] == "positive", texts["split"] == "train"
+    read = np.random.default_rng(0).uniform(0, 0.01, size=(len(texts), 2, 6))
+    read[:, 1, 4] += np.where(praise & known, 0.5, 0) + np.where(praise & ~known, 0.002, 0)
+    read[:, 0, 2] += np.where(praise & ~known, 0.9, 0)  # plain on the reviews that may not choose
+    monkeypatch.setattr(probes, "latent_attention", lambda *_: read)
+    sizes = SCALES["quick"].model_copy(update={"max_length": 300})
+    rows = dictionary.praised(model, sizes).set_index("metric")
+    part = read[~known, 1, 4] * 1000
+    by_hand = part[praise[~known]].mean() - part[~praise[~known]].mean()
+    assert rows.loc["attention", "score"] == pytest.approx(by_hand)
+    assert rows.loc["attention", "items"] == (~known).sum() == 256
+    assert rows.loc["attention", "outcomes"].values.mean() == pytest.approx(by_hand, rel=1e-2)
+    assert rows.loc["latents", "score"] >= 1
+    assert rows.loc["loss", "items"] == 32
+
+
 def test_all_seeds_start_from_one_decoder():
     experiment = experiments.get("03_dictionary")
     variant = experiment.variant(dictionary.trained(64))

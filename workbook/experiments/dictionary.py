@@ -15,7 +15,9 @@ import numpy as np
 import pandas as pd
 
 from .. import probes
+from ..corpora.authored import instruction_of, reviews
 from ..corpora.docs import load_docs
+from ..evaluation.outcomes import Outcomes
 from ..evaluation.run import cut_to
 from ..methods.stages import contrastive
 from ..modules import LatentAttention
@@ -235,4 +237,47 @@ DICTIONARY = Experiment(
     inputs=SUITES,
     rerun_variants=("mean", "mean + MLP", trained(64), random(64)),
 )
-EXPERIMENTS = (DICTIONARY,)
+
+
+def praised(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
+    """How much more positive reviews attend to one latent than negative ones do, chosen on other reviews.
+
+    Of all heads and latents it is the one that positive reviews of split ``train`` attend to more with the largest t;
+    it is measured on those of split ``test``. No pooling here is trained on reviews.
+
+    Args:
+        model: An embedder with latent attention; it is left as it is.
+        sizes: Sizes of evaluation.
+
+    Returns:
+        Rows of the metrics ``attention`` (task ``chosen latent``: the difference x 1000; its outcomes are one a review,
+        whose mean it is), ``latents`` (task ``p below 0.05``: how many pass on split ``train``, corrected for all) and
+        ``loss`` (nats, on held-out pairs); score, low, high, items, outcomes.
+
+    Source: NV-Embed, appendix D and figure 2, which marks a latent by eye; the test is this project's.
+    """
+    texts, instruction = reviews(), instruction_of("ReviewClassification")
+    known, praise = (texts["split"] == "train").to_numpy(), (texts["label"] == "positive").to_numpy()
+    with cut_to(model, sizes.max_length):
+        attention = probes.latent_attention(model, texts["text"].tolist(), instruction)
+        losses = held_out_loss(model, batches=_PAIRS.get(sizes.name, 8))
+    found = probes.discriminating_latents(attention[known], praise[known], True)
+    head, latent = found.query("difference > 0")[["head", "latent"]].iloc[0]
+    read, held = 1000 * attention[~known, head, latent], praise[~known]
+    share = np.where(held, 1 / held.mean(), -1 / (~held).mean())  # the mean of the products is the difference
+    chosen = Outcomes.of_values(share * (read - read.mean()), texts["text"][~known])
+    passed = pd.DataFrame([{"metric": "latents", "task": "p below 0.05", "score": float((found["p"] < 0.05).sum())}])
+    return pd.concat([
+        row("chosen latent", chosen, metric="attention"), passed, row("held-out pairs", losses, metric="loss")
+    ], ignore_index=True)  # fmt: skip
+
+
+LATENTS_READ = Experiment(
+    name="03_latents",
+    description="A latent that positive reviews attend to more, chosen on others: trained and random dictionaries",
+    variants=(_latents(trained(512), 512), _latents(random(512), 512, train_dictionary=False)),
+    sizes=_sizes,
+    measure=praised,
+    inputs=("docs", "instructions/docs.csv", "texts/reviews.csv"),
+)
+EXPERIMENTS = (DICTIONARY, LATENTS_READ)
