@@ -12,6 +12,7 @@ import workbook
 from workbook import evaluation, papers, probes
 from workbook.corpora.authored import instructions
 from workbook.corpora.docs import load_docs
+from workbook.evaluation.run import cut_to
 from workbook.experiments import causal2vec
 from workbook.experiments.suite import held_out_loss
 from workbook.scale import get_scale
@@ -79,10 +80,14 @@ def test_lengths_are_those_of_the_halves(model, rows):
             assert norms[kind, part] == pytest.approx(np.mean([np.sqrt((row**2).sum()) for row in half]), rel=1e-4)
 
 
-def test_spreads_of_the_halves_add_up_to_all_of_the_variance(rows):
-    spread = rows.query("metric == 'spread'")
-    assert spread.groupby("task")["score"].sum().tolist() == pytest.approx([100] * 5)
-    assert {*spread["part"]} == {"context", "eos"}
+def test_spreads_are_the_shares_of_the_halves_in_the_variance(model, rows):
+    spread = rows.query("metric == 'spread'").set_index(["task", "part"])["score"]
+    for kind, (texts, instruction) in causal2vec.texts_by_kind(SIZES).items():
+        with cut_to(model, SIZES.max_length):
+            vectors = unit(model.encode(texts, prompt=instruction))
+        variances = vectors.var(axis=0)
+        for part, half in (("context", slice(32)), ("eos", slice(32, None))):
+            assert spread[kind, part] == pytest.approx(100 * variances[half].sum() / variances.sum(), rel=1e-3)
 
 
 def test_few_texts_have_the_interval_of_student(model, rows):

@@ -259,6 +259,21 @@ def test_names_stand_beside_their_points_and_cover_neither_each_other_nor_points
             assert np.hypot(*(at - nearest)) < 12
 
 
+def test_names_in_a_crowd_go_twice_as_far_away():
+    rows = [(0, 0, "middle")]
+    rows += [(x, y, "") for x in (-0.06, 0, 0.06) for y in (-0.05, 0, 0.05) if x or y]  # on each of its eight sides
+    rows += [(x, y, "") for x in (-1, 1) for y in (-1, 1)]
+    frame = pd.DataFrame(rows, columns=["x", "y", "who"])
+    fig = figures.scatter(frame, "x", "y", names="who")
+    fig.draw_without_rendering()
+    axes = fig.axes[0]
+    [name] = [text for text in axes.texts if text.get_text() == "middle"]
+    box = name.get_window_extent()
+    points = axes.transData.transform(frame[["x", "y"]].to_numpy())
+    assert not any(box.contains(*point) for point in points)
+    assert np.abs(name.get_position()).max() in (8, 10)  # points of type; beside a point alone it is 4 or 5
+
+
 def test_without_names_intervals_or_a_front_a_scatter_is_points_alone():
     axes = DRAW["scatter"]().axes[0]
     assert len(axes.collections) == 2

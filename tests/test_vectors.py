@@ -137,10 +137,12 @@ def test_the_spread_between_texts_is_where_they_differ():
         assert found.loc[["context", "eos"], column].sum() == pytest.approx(found.loc["whole", column]) == 1
 
 
-@pytest.mark.parametrize("vectors", [np.ones((3, 4)), np.eye(4)[:2] * [[0], [1]]])
-def test_a_spread_needs_directions(vectors):
-    with pytest.raises(InvalidValueError, match="at least two directions"):
-        probes.vector_spread(build("mean", "tiny-llama"), vectors)
+def test_a_spread_needs_directions():
+    model = build("mean", "tiny-llama")
+    with pytest.raises(InvalidValueError, match="at least two directions, got 'one'"):
+        probes.vector_spread(model, np.ones((3, 4)) * [[1], [2], [3]])
+    with pytest.raises(InvalidValueError, match="none of zeros, got '1 of 2'"):
+        probes.vector_spread(model, np.eye(4)[:2] * [[0], [1]])
 
 
 def test_a_cosine_needs_two_of_one_shape():

@@ -148,7 +148,7 @@ def evaluate_variant(model: SentenceTransformer, sizes: Scale, *, by_half: bool 
         model: An embedder; it is left as it is.
         sizes: Sizes of evaluation.
         by_half: Whether recency, and the share in the variance between texts, are measured of each half of a
-            concatenated vector too. Experiments that were recorded without go on without.
+            concatenated vector too. Those recorded without it stay so.
 
     Returns:
         Tidy rows: ``metric`` (``score``, ``loss``, ``recency``, ``norm`` or ``spread``), ``part`` (``whole``, or a

@@ -251,8 +251,8 @@ def praised(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
 
     Returns:
         Rows of the metrics ``attention`` (task ``chosen latent``: the difference x 1000; its outcomes are one a review,
-        whose mean it is), ``latents`` (task ``p below 0.05``: how many pass on split ``train``, corrected for all) and
-        ``loss`` (nats, on held-out pairs); score, low, high, items, outcomes.
+        whose mean it is), ``latents`` (task ``p below 0.05``: how many differ on split ``train``, in either direction,
+        corrected for all) and ``loss`` (nats, on held-out pairs); score, low, high, items, outcomes.
 
     Source: NV-Embed, appendix D and figure 2, which marks a latent by eye; the test is this project's.
     """

@@ -318,8 +318,8 @@ TOKENS = (2, 4, 8)
 
 CHOICES = Experiment(
     name="05_choices",
-    description="Where the contextual token stands, how many there are, and whether their encoder trains or has random "
-    "weights, with EOS as suffix, against MiniLM's of 05_length: both suites, loss, halves; sinks, gradient",
+    description="Where the contextual token stands, how many there are, and whether their encoder trains or is "
+    "randomly initialised, with EOS as suffix, against MiniLM's of 05_length: suites, loss, halves; sinks, gradient",
     variants=(
         _eos("before the instruction", template="causal2vec-before"),
         _eos("trained encoder", trainable=True),

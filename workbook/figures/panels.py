@@ -165,7 +165,7 @@ def write_legend(fig: Figure, handles: Mapping[str, Artist]) -> None:
 def write_names(fig: Figure, panels: list[tuple[Axes, pd.DataFrame]]) -> None:
     """Write a name beside each point, on the first of eight sides where it covers neither a point nor another name.
 
-    If all are taken it goes twice as far away; if that does not help, where it covers the fewest.
+    If all are taken it goes twice as far away; if that does not help, inside the axes where it covers the fewest.
 
     Args:
         fig: The figure, finished but for the names.

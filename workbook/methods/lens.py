@@ -82,16 +82,17 @@ def recipe(scale: str, backbone: str) -> Recipe:
 
 
 def varied(scale: str, backbone: str, *, teacher: bool = True, mined: str = "", negatives: int | None = None) -> Recipe:
-    """:func:`recipe` with one thing changed: what is distilled, how hard negatives were found, or how many there are.
+    """:func:`recipe` with another teacher, other hard negatives, or more of them in at most as many texts a batch.
 
-    Our negatives are mined by the encoder that teaches. Random ones tell the teacher's scores from its choice.
+    Our negatives are mined by the encoder that teaches. Random ones tell the teacher's scores from its choice. More
+    negatives mean fewer pairs, as the texts of a batch cost the same.
 
     Args:
         scale: Name of the scale.
         backbone: Name of the backbone.
         teacher: Whether the teacher's scores are learnt.
         mined: Source of the rows; empty for the recipe's own.
-        negatives: Hard negatives a row, with as many texts in a batch; None for the recipe's own.
+        negatives: Hard negatives a row; None for the recipe's own.
 
     Raises:
         UnknownNameError: No such scale.
@@ -100,7 +101,7 @@ def varied(scale: str, backbone: str, *, teacher: bool = True, mined: str = "", 
     """
     (stage,) = recipe(scale, backbone).stages
     changed: dict[str, Any] = {"data": mined or stage.data, "teacher": stage.teacher if teacher else None}
-    if negatives:
+    if negatives is not None:
         texts = stage.batch_size * (2 + (stage.negatives or 0))
         changed |= {"negatives": negatives, "batch_size": max(2, texts // (2 + negatives))}
     return Recipe(stages=(stage.model_copy(update=changed),))

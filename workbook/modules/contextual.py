@@ -246,14 +246,17 @@ class ContextualDecoder(Decoder):
 
         ``context`` is (batch, contextual tokens, dim): the tokens as they go into the decoder, before any scaling.
         """
-        features["context"] = self.tokens_ahead(features)
+        features["context"] = self.context_of(features)
         return super().forward(features, **kwargs)
 
-    def tokens_ahead(self, features: Mapping[str, Any]) -> torch.Tensor:
-        """The contextual tokens of a batch as :meth:`forward` reads them, without a pass of the decoder.
+    def context_of(self, features: Mapping[str, Any]) -> torch.Tensor:
+        """The contextual tokens of a batch, without a pass of the decoder.
 
         Args:
             features: Of :meth:`preprocess`.
+
+        Returns:
+            (batch, contextual tokens, dim), as they go into the decoder, before any scaling.
         """
         return self.read_ahead(
             {name.removeprefix(_OWN): value for name, value in features.items() if name.startswith(_OWN)}

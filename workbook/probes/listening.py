@@ -91,7 +91,7 @@ def contextual_tokens(
     module = reader_of_context(model, texts)
     with reading(module, module.attention):
         passes = [
-            module.tokens_ahead(features_of(model, texts[start : start + batch_size], instruction))
+            module.context_of(features_of(model, texts[start : start + batch_size], instruction))
             for start in range(0, len(texts), batch_size)
         ]
     return torch.cat(passes).float()

@@ -92,8 +92,8 @@ def vector_spread(model: SentenceTransformer, vectors: np.ndarray) -> pd.DataFra
     Returns:
         One row per text and part: ``text`` (from 0), ``part`` (as in :func:`vector_lengths`), ``weight`` (the part's
         squared length by the whole's, 0 to 1) and ``spread`` (its squared distance from the part's mean, by the mean
-        squared distance of the whole vectors from theirs; 0 or more). Over texts, the means of either column add up
-        to 1 over the parts.
+        squared distance of the whole vectors from theirs; 0 or more). The means of either column over texts are 1
+        for ``whole``, and add up to 1 over the other parts.
 
     Raises:
         InvalidValueError: Vectors that are not finite numbers (texts, dim), vectors of zeros, or vectors that all
@@ -103,10 +103,12 @@ def vector_spread(model: SentenceTransformer, vectors: np.ndarray) -> pd.DataFra
     """
     vectors = _finite(vectors).astype(float)
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    directions = vectors / np.where(lengths > 0, lengths, 1)
+    if zeros := int((lengths == 0).sum()):
+        raise InvalidValueError("vectors", "none of zeros", f"{zeros} of {len(vectors)}")
+    directions = vectors / lengths
     total = directions.var(axis=0).sum()
-    if not lengths.all() or total < 1e-12:
-        raise InvalidValueError("vectors", "at least two directions, and no vector of zeros", f"a variance of {total}")
+    if total < 1e-12:
+        raise InvalidValueError("vectors", "at least two directions", "one")
     frames = [
         pd.DataFrame({
             "text": range(len(vectors)),
