@@ -90,6 +90,7 @@ STANDING = {
     "03_pooling": ("night", 37),
     "03_recipes": ("night", 12),
     "03_dictionary": ("night", 46),
+    "03_latents": ("night", 6),
     "04_pooling": ("night", 25),
     "04_clusters": ("night", 37),
     "04_hybrid": ("night", 12),
