@@ -8,7 +8,7 @@ from .. import backbones
 from ..scale import get_scale
 from ..training.recipe import STORED, Others, Recipe, Stage
 from .chain import Chain
-from .stages import ALL_LINEAR
+from .stages import ALL_LINEAR, of_equal_texts
 
 CHAIN = Chain(pooling="lexicon", attention="bidirectional", template="lens")
 
@@ -100,10 +100,9 @@ def varied(scale: str, backbone: str, *, teacher: bool = True, mined: str = "", 
     Source: LENS, section 4.1, has seven negatives and distils from a reranker.
     """
     (stage,) = recipe(scale, backbone).stages
-    changed: dict[str, Any] = {"data": mined or stage.data, "teacher": stage.teacher if teacher else None}
     if negatives is not None:
-        texts = stage.batch_size * (2 + (stage.negatives or 0))
-        changed |= {"negatives": negatives, "batch_size": max(2, texts // (2 + negatives))}
+        stage = of_equal_texts(stage, negatives)
+    changed = {"data": mined or stage.data, "teacher": stage.teacher if teacher else None}
     return Recipe(stages=(stage.model_copy(update=changed),))
 
 

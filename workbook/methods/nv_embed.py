@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..scale import get_scale
 from ..training.recipe import Recipe, Stage
 from .chain import Chain
-from .stages import ALL_LINEAR
+from .stages import ALL_LINEAR, of_equal_texts
 
 CHAIN = Chain(pooling="latent_attention", attention="bidirectional", template="nv-embed")
 """Instruction tokens are not pooled, as in the paper. ``build("nv-embed", template="nv-embed-released")`` pools as the
@@ -182,10 +182,8 @@ def with_negatives(scale: str, backbone: str, negatives: int, in_batch: bool = F
     Raises:
         UnknownNameError: No such scale.
     """
-    stages = retrieval(scale), blended(scale, in_batch)
-    texts = stages[0].batch_size * (2 + stages[0].negatives)
-    update = {"negatives": negatives, "batch_size": max(2, texts // (2 + negatives))}
-    return Recipe(stages=tuple(stage.model_copy(update=update) for stage in stages))
+    both = retrieval(scale), blended(scale, in_batch)
+    return Recipe(stages=tuple(of_equal_texts(stage, negatives) for stage in both))
 
 
 def with_data(scale: str, backbone: str, *, mined: str = "", blend: str = "", mixed: bool = True) -> Recipe:

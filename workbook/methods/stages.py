@@ -75,6 +75,17 @@ def contrastive(scale: str, temperature: float = 0.02) -> Stage:
     return Stage(name="contrastive", objective="contrastive", options=options, **CONTRASTIVE[name])
 
 
+def of_equal_texts(stage: Stage, negatives: int) -> Stage:
+    """A stage with another number of hard negatives a row, and at most as many texts in a batch.
+
+    Args:
+        stage: The stage.
+        negatives: Hard negatives a row.
+    """
+    texts = stage.batch_size * (2 + (stage.negatives or 0))
+    return stage.model_copy(update={"negatives": negatives, "batch_size": max(2, texts // (2 + negatives))})
+
+
 def fitted(recipe: Recipe, scale: str, backbone: str) -> Recipe:
     """The recipe as the machines of its scale train it: compiled, or in micro-batches that fit.
 
