@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from training_tools import differing, stage, tiny, trained, weights, write_encoder
 
 import workbook
-from workbook import backbones, probes
+from workbook import backbones, evaluation, probes
 from workbook.corpora.authored import instruction_of
 from workbook.corpora.docs import load_docs
 from workbook.errors import InvalidValueError, UnknownNameError
@@ -21,6 +21,7 @@ from workbook.evaluation import SUITES
 from workbook.evaluation.effects import effect
 from workbook.evaluation.outcomes import Outcomes
 from workbook.experiments import Record, sinks
+from workbook.experiments.suite import suites
 from workbook.methods import icl
 from workbook.modules import ContextualPooling
 from workbook.papers import claims
@@ -272,6 +273,27 @@ def test_encoders_differ_in_what_they_know_alone():
     trainings = {one.trained_by("night", "smollm2-135m").fingerprint() for one in (*variants, *sinks.LENGTH.variants)}
     assert len(trainings) == 1
     assert len({sinks.DOSE.fingerprint(one, 0, "night", "smollm2-135m") for one in variants}) == 5
+
+
+def test_the_encoder_alone_is_the_published_one_without_instructions(monkeypatch):
+    read = []
+    monkeypatch.setattr(sinks, "suites", lambda model, sizes, **options: read.append((model, options)))
+    sinks.encoder_alone(workbook.build("causal2vec", "tiny-llama"), get_scale("quick"))
+    [(encoder, options)] = read
+    published = backbones.load_encoder("minilm")
+    assert options == {"instructed": False}
+    assert [type(module) for module in encoder] == [type(module) for module in published]
+    assert np.array_equal(encoder.encode(TEXTS), published.encode(TEXTS))
+
+
+def test_an_encoder_without_a_decoder_is_measured_without_instructions():
+    encoder = backbones.load_encoder("minilm")
+    rows = suites(encoder, SIZES, instructed=False)
+    alone = evaluation.evaluate(encoder, scale=SIZES, max_length=SIZES.max_length, instructions=None, progress=False)
+    assert rows["score"].tolist() == alone["score"].tolist()
+    assert [*rows["task"]] == [task for suite in evaluation.OFFLINE_SUITES for task in SUITES[suite].tasks]
+    with pytest.raises(InvalidValueError, match="instead of a Decoder"):
+        suites(encoder, SIZES)
 
 
 def test_a_choice_differs_from_the_factorials_arm_in_one_thing():

@@ -27,7 +27,7 @@ from ..training.recipe import Recipe, Stage
 from .causal2vec import evaluate_variant, parts_learned, without_context
 from .compare import judged, quantities
 from .grid import SUITES, Experiment, Variant
-from .suite import row, smaller
+from .suite import row, smaller, suites
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -44,6 +44,7 @@ LENGTHS = {"torch's length": "torch", "a word's length": "word"}
 _SCORES = {"half of C, docs": ("docs", "context"), "whole, docs": ("docs", "whole"), "whole, other": ("other", "whole")}
 
 LAST, LAST_EOS, WHOLE_EOS = "last token", "last token, closed by EOS", "MiniLM, a word's length, closed by EOS"
+ENCODER = "encoder alone"
 
 SIZES = {
     "quick": {"steps": 4, "batch_size": 4, "max_length": 48, "learning_rate": 1e-3, "warmup_steps": 1},
@@ -313,6 +314,31 @@ DOSE = Experiment(
 )
 
 
+def encoder_alone(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
+    """Both suites by the encoder of the contextual token as it was published, without decoder and instructions.
+
+    Args:
+        model: An embedder that reads contextual tokens.
+        sizes: Sizes of evaluation.
+
+    Returns:
+        As from :func:`~.suite.suites`.
+
+    Source: Causal2Vec, section 4.5.5, the rows of table 6 without a decoder.
+    """
+    name, device = model[0].encoder.config.name_or_path, str(model.device)
+    return suites(backbones.load_encoder(name, device=device), sizes, instructed=False)
+
+
+ALONE = Experiment(
+    name="05_alone",
+    description="The encoder of the contextual token as it was published, without a decoder: both suites",
+    variants=(Variant(ENCODER, "causal2vec"),),
+    sizes=_sizes,
+    measure=encoder_alone,
+    inputs=SUITES,
+)
+
 TOKENS = (2, 4, 8)
 """Numbers of contextual tokens that are compared with one, as in table 5."""
 
@@ -368,4 +394,4 @@ EXAMPLES = Experiment(
 Beside them in the same layout no examples, and no token. A pair with examples costs three times the tokens of one
 without: the arms have the same steps and pairs, not the same tokens.
 """
-EXPERIMENTS = (LENGTH, DOSE, STAGES, CHOICES, EXAMPLES)
+EXPERIMENTS = (LENGTH, DOSE, ALONE, STAGES, CHOICES, EXAMPLES)

@@ -53,6 +53,8 @@ def suites(
     sizes: Scale,
     others: tuple[str, ...] = (),
     english: tuple[str, ...] = SUITES["english"].tasks,
+    *,
+    instructed: bool = True,
 ) -> pd.DataFrame:
     """Both offline suites, in-domain and out-of-domain, other offline tasks, and the real English that is at hand.
 
@@ -64,6 +66,8 @@ def suites(
         sizes: Sizes of evaluation.
         others: Names of other offline tasks.
         english: Names of tasks of suite ``english``.
+        instructed: Whether queries have their task's instruction; False for an encoder that was not trained to read
+            one.
 
     Returns:
         One row per task: metric (``score``), task, type, score, low, high (points), items, outcomes.
@@ -73,8 +77,8 @@ def suites(
         parts["english"] = at_hand
     frames = []
     for instructions, tasks in parts.items():
-        options = {"scale": sizes, "max_length": sizes.max_length, "instructions": instructions, "progress": False}
-        found = evaluation.evaluate(model, tasks, **options)
+        options = {"scale": sizes, "max_length": sizes.max_length, "progress": False}
+        found = evaluation.evaluate(model, tasks, instructions=instructions if instructed else None, **options)
         frames.append(found.assign(metric="score", outcomes=[found.attrs["outcomes"][task] for task in found["task"]]))
     scores = pd.concat(frames, ignore_index=True)
     return scores[["metric", "task", "type", "score", "low", "high", "items", "outcomes"]]
