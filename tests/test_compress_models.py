@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 import workbook as package
 from workbook import backbones, cli, compress, quantized
@@ -15,6 +16,7 @@ from workbook.compress.calibration import Calibration, linears
 from workbook.errors import InvalidValueError, UnknownNameError
 from workbook.modules import load_embedder
 from workbook.quantized import is_quantized
+from workbook.tiny import tiny_config, tiny_tokenizer
 
 TEXTS = [f"text {n}: bees of hive {n * n} fly over {'many ' * n}fields" for n in range(8)]
 
@@ -129,6 +131,27 @@ def test_every_architecture(backbone, tmp_path):
     small = compress.quantize(pruned, "gptq", "int8", TEXTS)
     assert (loaded(small, tmp_path).encode(TEXTS) == small.encode(TEXTS)).all()
     assert len(compress.report(small)) == 14
+
+
+def test_fused_layers_are_compressed_too(tmp_path):
+    """Phi-3 has one layer for queries, keys and values, and one for gate and up."""
+    sizes = tiny_config("tiny-llama").to_dict() | {"model_type": "phi3", "architectures": None}
+    config = CONFIG_MAPPING["phi3"](**{name: value for name, value in sizes.items() if not name.startswith("rope")})
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "phi3")
+    tiny_tokenizer().save_pretrained(tmp_path / "phi3")
+    fused = built(backbone=str(tmp_path / "phi3"))
+    pruned = compress.prune(fused, "sparsegpt", "2:4", TEXTS)
+    assert [*compress.report(pruned)["layer"][:4]] == [
+        "self_attn.o_proj",
+        "self_attn.qkv_proj",
+        "mlp.gate_up_proj",
+        "mlp.down_proj",
+    ]
+    assert compress.report(pruned)["zeros"].tolist() == [0.5] * 8
+    for form in compress.FORMATS:
+        small = compress.quantize(pruned, "gptq", form, TEXTS)
+        assert (loaded(small, tmp_path / form).encode(TEXTS) == small.encode(TEXTS)).all()
 
 
 def read(model, texts, changed=lambda block: None):

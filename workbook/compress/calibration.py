@@ -23,8 +23,6 @@ TEXTS = 128
 """Calibration texts by default, as many as in the papers' experiments."""
 NORMS = 256
 """Tokens that are enough for the norms of a layer's inputs: of normal ones they are then known to 4 %."""
-LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""The layers of a block that are compressed."""
 
 
 class Inputs:
@@ -62,16 +60,12 @@ class Inputs:
 
 
 def linears(block: nn.Module) -> dict[str, nn.Linear | QuantizedLinear]:
-    """The layers of a block that are compressed, by their name in it.
+    """The layers of a block that are compressed, by their name in it: all that are linear, whatever they are called.
 
     Args:
         block: A block of a decoder.
     """
-    return {
-        name: part
-        for name, part in block.named_modules()
-        if name.rpartition(".")[2] in LINEARS and isinstance(part, nn.Linear | QuantizedLinear)
-    }
+    return {name: part for name, part in block.named_modules() if isinstance(part, nn.Linear | QuantizedLinear)}
 
 
 def default_texts() -> list[str]:

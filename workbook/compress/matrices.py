@@ -213,6 +213,7 @@ def _compensated(
     # A copy in which a column's numbers lie side by side, as a row.
     left = _matrix("weight", weight).T.clone(memory_format=torch.contiguous_format)
     factor = _factor(hessian, len(left)).to(left.dtype)
+    left[hessian.diagonal() == 0] = 0  # of an input that never spoke any weight does: they go first, as published
     kept = torch.ones_like(left, dtype=torch.bool)
     for begin in range(0, len(left), block):
         end = min(begin + block, len(left))
@@ -235,8 +236,7 @@ def _factor(hessian: torch.Tensor, columns: int) -> torch.Tensor:
         raise InvalidValueError("hessian", f"of shape {(columns, columns)}", tuple(hessian.shape))
     damped = hessian.double().clone()
     diagonal = damped.diagonal()
-    dead = diagonal == 0  # an input that never spoke: any weight of it does
-    diagonal[dead] = 1
+    diagonal[diagonal == 0] = 1
     diagonal += DAMPING * diagonal.mean()
     lower, failed = torch.linalg.cholesky_ex(damped)
     if not bool(failed) and bool(lower.isfinite().all()):

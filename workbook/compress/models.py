@@ -39,7 +39,7 @@ def prune(
 ) -> SentenceTransformer:
     """The model with some weights of its decoder's linear layers set to zero; nothing is trained.
 
-    Layers of the blocks alone: queries, keys, values, output, gate, up and down. Dtype and size stay as they are.
+    Layers of the blocks alone, not the embeddings. Dtype and size stay as they are.
 
     Args:
         model: An embedder whose first module is a Decoder; it stays as it is.
@@ -280,8 +280,8 @@ def _check(model: SentenceTransformer, sparsity: str | float | None = None) -> N
         raise InvalidValueError("model", "one that is not quantized", decoder.config.quantization_config, hint)
     for number, block in enumerate(getattr(decoder, "layers", ())):
         if not (found := linears(block)):
-            names = [name for name, part in block.named_modules() if isinstance(part, nn.Linear)]
-            raise InvalidValueError("model", "blocks with layers such as q_proj and down_proj", names)
+            kinds = sorted({type(part).__name__ for part in block.modules()})
+            raise InvalidValueError("model", "blocks with linear layers", kinds)
         of = matrices.parsed(sparsity)[1] if sparsity is not None else 0
         for name, linear in found.items():
             if of and linear.in_features % of:
