@@ -234,13 +234,18 @@ def test_instruction_and_template_enter(model):
     assert len({kind.tokens for kind in kinds}) == 3
 
 
-def test_default_texts_are_of_the_train_split(docs):
-    from workbook.compress.calibration import default_texts
+def test_default_texts_are_of_the_train_split_and_cover_the_widest_layer(docs, model):
+    def tokens(texts):
+        return sum(len(row.input_ids) for row in model[0].encode_texts(texts, "Retrieve"))
 
-    texts = default_texts()
+    texts = calibration.default_texts(model, 64, "Retrieve")
     assert len(texts) == 128
-    assert {*texts} <= {*docs.split("train")["document"]}
-    assert not {*texts} & {*docs.split("test")["document"]}
+    more = calibration.default_texts(model, tokens(texts) + 1, "Retrieve")
+    assert (len(more), more[:128]) == (256, texts)
+    assert tokens(more) > tokens(texts)
+    every = calibration.default_texts(model, 10**9)
+    assert len(every) == len(docs.split("train"))
+    assert {*every} == {*docs.split("train")["document"]}
 
 
 def test_report_and_change(model):

@@ -306,7 +306,8 @@ def compress(
 ) -> None:
     """Prune a model's decoder, store it in 8 bits, or both, without training, and write the model.
 
-    It is calibrated on 128 documents of the docs corpus. Change is the length of the weights' difference over theirs.
+    It is calibrated on 128 documents of the docs corpus, or on more if a layer has more columns than these have tokens.
+    Change is the length of the weights' difference over theirs.
     """
     if not (sparsity or form):
         raise InvalidValueError("compress", "--sparsity, --form or both", "neither")

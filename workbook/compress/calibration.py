@@ -68,11 +68,24 @@ def linears(block: nn.Module) -> dict[str, nn.Linear | QuantizedLinear]:
     return {name: part for name, part in block.named_modules() if isinstance(part, nn.Linear | QuantizedLinear)}
 
 
-def default_texts() -> list[str]:
-    """Documents of the docs corpus, of its split ``train`` alone; its ids are hashes, so they come in random order."""
+def default_texts(model: SentenceTransformer, tokens: int, instruction: str | None = None) -> list[str]:
+    """Documents of the docs corpus, of its split ``train`` alone; its ids are hashes, so they come in random order.
+
+    :data:`TEXTS` of them, or twice as many until they have the tokens that are asked for, or all.
+
+    Args:
+        model: A model whose first module is a Decoder, by which they are counted.
+        tokens: Least number of tokens: a layer of Mistral-7B has more columns than 128 documents have tokens.
+        instruction: The bare instruction, or None.
+    """
     from ..corpora.docs import load_docs
 
-    return load_docs().split("train").sort_values("id")["document"].head(TEXTS).tolist()
+    documents, count = load_docs().split("train").sort_values("id")["document"].tolist(), TEXTS
+    while count < len(documents):
+        if sum(len(row.input_ids) for row in model[0].encode_texts(documents[:count], instruction)) >= tokens:
+            break
+        count *= 2
+    return documents[:count]
 
 
 class Calibration:

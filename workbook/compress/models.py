@@ -48,7 +48,7 @@ def prune(
             others of each matrix (SparseGPT: of each 128 columns).
         texts: Calibration texts, which ``magnitude`` does not need: at least one token for each column of the
             widest layer; for Wanda 256 are enough for a wider one. None for 128 documents of the docs corpus, of its
-            split ``train``.
+            split ``train``, or for as many more as the widest layer needs.
         instruction: The bare instruction with which they are read, or None.
 
     Raises:
@@ -263,9 +263,9 @@ def _each_block(
         for number, block in enumerate(blocks):
             act(number, block, {})
         return ""
-    texts = default_texts() if texts is None else texts
-    calibration = Calibration(model, texts, instruction)
     widest = max(linear.in_features for block in blocks for linear in linears(block).values())
+    texts = default_texts(model, widest, instruction) if texts is None else texts
+    calibration = Calibration(model, texts, instruction)
     calibration.require(widest, how, NORMS if how not in _HESSIAN else None)
     for number, block, inputs in calibration.blocks(how in _HESSIAN):
         act(number, block, inputs)
