@@ -90,6 +90,26 @@ def test_spreads_are_the_shares_of_the_halves_in_the_variance(model, rows):
             assert spread[kind, part] == pytest.approx(100 * variances[half].sum() / variances.sum(), rel=1e-3)
 
 
+def test_whether_the_last_state_listens_is_measured_with_the_tokens_of_others(model, rows):
+    pairs = load_docs().split("test").head(SIZES.probe_texts)
+    [asked] = instructions("docs").query("task == 'DocsRetrieval'")["instruction"]
+    queries, documents = pairs["query"].tolist(), pairs["document"].tolist()
+    with cut_to(model, SIZES.max_length):
+        tokens = probes.contextual_tokens(model, documents)
+        given, own = probes.vectors_given(model, queries, tokens, asked), model.encode(queries, prompt=asked)
+        found = unit(model.encode(documents)[:, 32:])
+    given, own = unit(given.numpy()[:, 32:]), unit(own[:, 32:])
+    heard = rows[rows["metric"].isin(["moved", "heard"])].set_index(["metric", "task"])
+    assert {*heard["part"]} == {"eos"}
+    assert [*heard.loc["moved"].index] == ["own", "swap", "mean", "zero", "oracle"]
+    assert heard.loc[("moved", "own"), "score"] == pytest.approx(0, abs=1e-4)
+    assert heard.loc[("moved", "oracle"), "score"] == pytest.approx(100 * (1 - (given * own).sum(1)).mean(), rel=1e-3)
+    cosines = given @ found.T
+    ranks = (cosines >= cosines.diagonal()[:, None] - 1e-6).sum(1)
+    assert heard.loc[("heard", "oracle"), "score"] == pytest.approx(100 * (1 / ranks).mean(), rel=1e-3)
+    assert "moved" not in {*causal2vec.evaluate_variant(model, SIZES)["metric"]}
+
+
 def test_few_texts_have_the_interval_of_student(model, rows):
     norms = rows[rows["metric"] == "norm"].set_index(["task", "part"])
     for kind, (texts, instruction) in causal2vec.texts_by_kind(SIZES).items():

@@ -17,7 +17,7 @@ from ..corpora.docs import load_docs
 from ..evaluation.outcomes import Outcomes
 from ..evaluation.run import cut_to
 from ..methods import causal2vec
-from ..modules import ContextualPooling
+from ..modules import ContextualDecoder, ContextualPooling
 from ..modules.contextual import REPRESENTATIONS
 from ..templates import TEMPLATES
 from .compare import judged, learned
@@ -148,14 +148,17 @@ def evaluate_variant(model: SentenceTransformer, sizes: Scale, *, by_half: bool 
         model: An embedder; it is left as it is.
         sizes: Sizes of evaluation.
         by_half: Whether recency, and the share in the variance between texts, are measured of each half of a
-            concatenated vector too. Those recorded without it stay so.
+            concatenated vector too, and whether the last token's state listens to the contextual token. Those recorded
+            without it stay so.
 
     Returns:
-        Tidy rows: ``metric`` (``score``, ``loss``, ``recency``, ``norm`` or ``spread``), ``part`` (``whole``, or a
-        half), ``task`` (or the kind of texts), ``score``, ``low``, ``high``, ``items`` and ``outcomes``. The loss is in
-        nats. Recency is the share of the end, in per cent, in the movement of the vector when the end or the beginning
-        of a document is exchanged. A norm is the length of a half, a spread its share in the variance between texts, in
-        per cent. Texts are cut to ``max_length``, except for recency, which needs their ends.
+        Tidy rows: ``metric`` (``score``, ``loss``, ``recency``, ``norm``, ``spread``, ``moved`` or ``heard``), ``part``
+        (``whole``, or a half), ``task`` (or the kind of texts, or the token that replaces a query's own), ``score``,
+        ``low``, ``high``, ``items`` and ``outcomes``. The loss is in nats. Recency is the share of the end, in per
+        cent, in the movement of the vector when the end or the beginning of a document is exchanged. A norm is the
+        length of a half, a spread its share in the variance between texts, in per cent. With another token, ``moved``
+        is 100 (1 - cosine) of the last token's state and its own, ``heard`` the mean reciprocal rank x 100. Texts are
+        cut to ``max_length``, except for recency, which needs their ends.
 
     Source: Causal2Vec, table 2, section 3.2 and appendix C.1; recency and the halves alone are this project's.
     """
@@ -176,6 +179,8 @@ def evaluate_variant(model: SentenceTransformer, sizes: Scale, *, by_half: bool 
                     for part in parts:
                         spread = Outcomes.of_values(100 * shares[part], texts)
                         rows.append(row(kind, spread, metric="spread", part=part))
+        if by_half and isinstance(model[0], ContextualDecoder):
+            rows += _heard(model, sizes)
     documents = load_docs().split("test")["document"]
     long = documents[documents.str.split().str.len().between(25, 60)].head(sizes.probe_texts).tolist()
     read = ("whole", *(part for part in parts if by_half and part in vectors))
@@ -186,6 +191,18 @@ def evaluate_variant(model: SentenceTransformer, sizes: Scale, *, by_half: bool 
             rows.append(row("documents", Outcomes.of_values(share, long), metric="recency", part=part))
     columns = ["metric", "part", "task", "score", "low", "high", "items", "outcomes"]
     return pd.concat(rows, ignore_index=True)[columns]
+
+
+def _heard(model: SentenceTransformer, sizes: Scale) -> list[pd.DataFrame]:
+    pairs = load_docs().split("test").head(sizes.probe_texts)
+    asked, texts = instruction_of("DocsRetrieval"), (pairs["query"].tolist(), pairs["document"].tolist())
+    found, frames = probes.listening(model, *texts, asked, sides=["queries"]), []
+    last = found[found["part"] == found["part"].iloc[-1]]  # of a concatenated vector the half of the last token
+    for (token, part), rows in last.groupby(["replacement", "part"], sort=False):
+        for metric, column in (("moved", "moved"), ("heard", "reciprocal_rank")):
+            outcomes = Outcomes.of_values(rows[column].tolist(), pairs["id"], factor=100)
+            frames.append(row(token, outcomes, metric=metric, part=part))
+    return frames
 
 
 COMPONENTS = Experiment(

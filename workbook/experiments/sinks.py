@@ -344,13 +344,15 @@ TOKENS = (2, 4, 8)
 
 CHOICES = Experiment(
     name="05_choices",
-    description="Where the contextual token stands, how many there are, and whether their encoder trains or is "
-    "randomly initialised, with EOS as suffix, against MiniLM's of 05_length: suites, loss, halves; sinks, gradient",
+    description="Contextual tokens by place, number, length, encoder and in a chat's form, with EOS as suffix, against "
+    "MiniLM's of 05_length: suites, loss, halves; whether the decoder listens; sinks, gradient",
     variants=(
         _eos("before the instruction", template="causal2vec-before"),
         _eos("trained encoder", trainable=True),
         *(_eos(f"{count} tokens", tokens=count) for count in TOKENS),
         _eos("random encoder", pretrained=False),
+        _eos("torch's length", length="torch"),
+        _eos("chat form", template="causal2vec-chat"),
     ),
     sizes=_sizes,
     measure=partial(evaluate_variant, by_half=True),
