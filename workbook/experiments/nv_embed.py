@@ -8,8 +8,10 @@ from typing import Any
 
 import pandas as pd
 
+from ..evaluation.effects import Quantity
 from ..methods import nv_embed
 from ..training.recipe import Recipe
+from .compare import learned, quantities
 from .grid import SUITES, Experiment, Variant
 from .suite import FEW_ENGLISH, smaller, suites_and_loss
 
@@ -104,3 +106,46 @@ RECIPES = Experiment(
     version=3,
 )
 EXPERIMENTS = (POOLING, RECIPES)
+
+_TWO = "two stages"
+_WAYS = {
+    "two_stage": _TWO,
+    "single_stage": "single stage",
+    "single_stage_in_batch": "single stage, in-batch",
+    "reversed_order": "reversed",
+    "blended_batches": "examples for classes",
+    "one_task_batches": "one task a batch",
+}
+_MINED = {"mined": _TWO, "random": "random negatives", "naive": "naive mining"}
+
+
+def judged_quantities(pooling: pd.DataFrame, recipes: pd.DataFrame) -> dict[str, Quantity]:
+    """What the claims of sections 5.2.1 to 5.2.5 are about, by the names in their rules.
+
+    Args:
+        pooling: Of :data:`POOLING`, as from ``Run.experiment``.
+        recipes: Of :data:`RECIPES`.
+
+    Returns:
+        Quantities of variants that were measured; one that did not learn by its own held-out loss is not tested.
+    """
+    short = {"last": "EOS", "mean": "mean", "latent": "latent attention", "self": "self-attention"}
+    grid = {f"{key}_{mask}": name(one, mask, 2) for key, one in short.items() for mask in MASKS}
+    stages = {number: name("latent attention", "bidirectional", number) for number in (1, 2)}
+    best = {"latent_retrieval": grid["latent_bidirectional"], "mean_retrieval": grid["mean_bidirectional"]}
+    classes = {f"latent_classification{number}": one for number, one in stages.items()}
+    series = [
+        (None, pooling, grid | {f"latent_stage{number}": one for number, one in stages.items()}),
+        (None, recipes, _WAYS),
+        ("DocsRetrieval", pooling, best),
+        ("ReviewClassification", pooling, classes),
+        ("DocsRetrieval", recipes, {f"{key}_retrieval": one for key, one in (_WAYS | _MINED).items()}),
+        ("ReviewClassification", recipes, {f"{key}_classification": one for key, one in _WAYS.items()}),
+        ("ReviewClassification", recipes, {"examples_classes": "examples for classes", "labels_classes": _TWO}),
+        ("PackageClustering", recipes, {"examples_clusters": _TWO, "labels_clusters": "labels for clusters"}),
+    ]
+    measured = {}
+    for task, rows, variants in series:
+        learning = learned(rows[rows["metric"] == "loss"])
+        measured |= quantities(rows[rows["metric"] == "score"], variants, task, learning)
+    return measured
