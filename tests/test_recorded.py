@@ -19,7 +19,7 @@ ITEMS = {"outcomes", "taken_from"}
 """Of cells that keep outcomes by item, as the oldest don't; and of those that another record had."""
 
 
-STALE = {name for name in experiments.EXPERIMENTS if name.partition("_")[0].isdigit()} - {"04_keywords"}
+STALE = {name for name in experiments.EXPERIMENTS if name.partition("_")[0].isdigit()} - {"04_keywords", "09_compress"}
 """Experiments whose records at scale cpu are of earlier recipes, until those of night take their place."""
 
 NOTEBOOKS = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "notebooks").glob("*.ipynb")))
@@ -103,7 +103,7 @@ STANDING = {
     "05_length": ("night", 35),
     "05_encoders": ("night", 15),
     "05_stages": ("night", 12),
-    "09_compress": ("quick", 8),
+    "09_compress": ("cpu", 20),
 }
 """Experiments whose grids wait for scale night: the scale of the record that notebooks read, and its cells so far."""
 
