@@ -246,6 +246,7 @@ def test_default_texts_are_of_the_train_split_and_cover_the_widest_layer(docs, m
     every = calibration.default_texts(model, 10**9)
     assert len(every) == len(docs.split("train"))
     assert {*every} == {*docs.split("train")["document"]}
+    assert not {*every} & {*docs.split("test")["document"]}
 
 
 def test_report_and_change(model):

@@ -264,7 +264,8 @@ def _each_block(
             act(number, block, {})
         return ""
     widest = max(linear.in_features for block in blocks for linear in linears(block).values())
-    texts = default_texts(model, widest, instruction) if texts is None else texts
+    if texts is None:
+        texts = default_texts(model, widest if how in _HESSIAN else NORMS, instruction)
     calibration = Calibration(model, texts, instruction)
     calibration.require(widest, how, NORMS if how not in _HESSIAN else None)
     for number, block, inputs in calibration.blocks(how in _HESSIAN):
