@@ -382,11 +382,13 @@ def test_gaps_are_paired_by_query():
         dial.curves(rows, by=("idf",))
 
 
-def test_what_other_heads_are_worth_at_one_setting(rows):
+def test_what_other_heads_and_zeros_are_worth_at_one_setting(rows):
     setting = {"idf": "subtracted", "top": "8"}
     found = dial.against_centre(rows, **setting)
     sizes = sorted({*rows.loc[rows["head"] == "k-means", "k"]} - {32})
-    assert found["label"].tolist() == [*HEADS[1:], *(f"k-means, {size:,.0f}" for size in sizes)]
+    zeros = [*(f"share {share}" for share in dial.SHARES), "paper"]
+    labels = [*HEADS[1:], *(f"k-means, {size:,.0f}" for size in sizes), *(f"zero: {zero}" for zero in zeros)]
+    assert found["label"].tolist() == labels
     by_hand = {
         (row.head, row.k): row.outcomes.values.mean() for row in dial.chosen(rows, zero="mean", **setting).itertuples()
     }
@@ -394,6 +396,11 @@ def test_what_other_heads_are_worth_at_one_setting(rows):
     assert effects["gaussian"] == pytest.approx(by_hand["gaussian", 32] - by_hand["k-means", 32])
     for size in sizes:
         assert effects[f"k-means, {size:,.0f}"] == pytest.approx(by_hand["k-means", size] - by_hand["k-means", 32])
+    of_centre = dial.chosen(rows, head="k-means", k=32, **setting)
+    for zero in zeros:
+        [other] = dial.chosen(of_centre, zero=zero)["outcomes"]
+        difference = other.values.mean() - by_hand["k-means", 32]
+        assert effects[f"zero: {zero}"] == pytest.approx(difference)
     with pytest.raises(MissingDataError, match="top"):
         dial.against_centre(rows, idf="off", top="7")
 

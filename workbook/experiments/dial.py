@@ -222,27 +222,30 @@ def gap(rows: pd.DataFrame, first: Mapping[str, Any], second: Mapping[str, Any])
 
 
 def against_centre(rows: pd.DataFrame, idf: str, top: str) -> pd.DataFrame:
-    """What another head is worth: every other kind, and every other number of rows, minus the centre's k-means.
+    """What another head or zero is worth: other kinds, numbers of rows and zeros, minus the centre's k-means.
 
     Args:
         rows: Rows of one variant.
-        idf, top: Of both heads, as in :func:`measure`; the zero is the mean.
+        idf, top: Of both heads, as in :func:`measure`; the zero is the mean where it is not what differs.
 
     Returns:
-        One row per head, the kinds first: ``label``, ``effect``, ``low`` and ``high``, in points of the mean
-        reciprocal rank, paired over the same queries and seeds of the head.
+        One row per setting, the kinds first, the zeros last: ``label``, ``effect``, ``low`` and ``high``, in points of
+        the mean reciprocal rank, paired over the same queries and seeds of the head.
 
     Raises:
         MissingDataError: They were not measured.
     """
     kinds = chosen(crossing(rows), idf=idf, top=top)
-    k_means = chosen(rows, head="k-means", zero="mean", idf=idf, top=top)
-    k, found = chosen(kinds, head="k-means")["k"].iloc[0], []
-    others = pd.concat([kinds[kinds["head"] != "k-means"], k_means[k_means["k"] != k].sort_values("k", kind="stable")])
-    for (kind, size), group in others.groupby(["head", "k"], sort=False):
-        centre = k_means[(k_means["k"] == k) & k_means["head_seed"].isin(group["head_seed"])]
+    k_means = chosen(rows, head="k-means", idf=idf, top=top)
+    k = chosen(kinds, head="k-means")["k"].iloc[0]
+    by_mean, by_other = k_means[k_means["zero"] == "mean"], k_means[k_means["zero"] != "mean"]
+    others = {kind: group for kind, group in kinds.groupby("head", sort=False) if kind != "k-means"}
+    others |= {f"k-means, {size:,.0f}": group for size, group in by_mean.groupby("k") if size != k}
+    others |= {f"zero: {zero}": group for zero, group in by_other.groupby("zero", sort=False)}
+    found = []
+    for label, group in others.items():
+        centre = by_mean[(by_mean["k"] == k) & by_mean["head_seed"].isin(group["head_seed"])]
         one = effect({"other": 1.0, "centre": -1.0}, {"other": measured(group), "centre": measured(centre)})
-        label = f"k-means, {size:,.0f}" if kind == "k-means" else kind
         found.append((label, one.value, one.low, one.high))
     return pd.DataFrame(found, columns=["label", "effect", "low", "high"])
 
