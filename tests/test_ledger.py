@@ -165,7 +165,7 @@ def test_clauses_are_lines_of_a_cell_and_what_they_share_is_said_once():
     assert third == "docs: a - unmeasured: not tested"
     assert row["items and seeds"] == "48 x 1\n48 x 1\n-"  # a line a clause, unless one says it for all
     assert (row["verdict"], row["published"]) == ("contradicted", "-")
-    assert row["why"].startswith("quantities: expected something measured for unmeasured")
+    assert row["why"].startswith("Nothing was measured for unmeasured.")
 
 
 @pytest.mark.parametrize(

@@ -202,6 +202,10 @@ def judge(
     findings = {}
     for clause, comparison in claim.clauses().items():
         reasons = [f"Scale {scale} is too small: it needs {claim.scale} or more."] * too_small
+        if missing := [name.replace("_", " ") for name in comparison.weights if name not in measured]:
+            reasons.append(f"Nothing was measured for {' and '.join(missing)}.")
+            findings[clause] = Finding(verdict=NOT_TESTED, why=" ".join(reasons))
+            continue
         try:
             found = effect(comparison.weights, _quantities(comparison, measured), resamples)
         except WorkbookError as error:
@@ -215,7 +219,7 @@ def judge(
 
 def _quantities(comparison: rules.Comparison, measured: Mapping[str, Any]) -> dict[str, Any]:
     """The quantities of a comparison, on the tasks of its suite if it has one."""
-    chosen = {name: measured[name] for name in comparison.weights if name in measured}
+    chosen = {name: measured[name] for name in comparison.weights}
     if not comparison.suite:
         return chosen
     tasks = SUITES[comparison.suite].tasks
