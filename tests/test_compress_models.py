@@ -71,6 +71,19 @@ def test_shares_are_of_rows_or_matrices(model):
         assert found["zeros"].tolist() == [0.25] * 14
 
 
+def test_the_control_drops_the_same_weights_each_time_and_others_in_each_layer(model):
+    kept = [weight != 0 for weight in weights(compress.prune(model, compress.CONTROL, "2:4"))]
+    again = [weight != 0 for weight in weights(compress.prune(model, compress.CONTROL, "2:4"))]
+    assert all(one.equal(other) for one, other in zip(kept, again, strict=True))
+    assert all((one.view(-1, 4).sum(dim=1) == 2).all() for one in kept)
+    of_shape = [one for one in kept if one.shape == kept[0].shape]
+    assert len(of_shape) > 1
+    assert not of_shape[0].equal(of_shape[1])
+    magnitude = [weight != 0 for weight in weights(compress.prune(model, "magnitude", "2:4"))]
+    shared = [float((one & other).sum() / one.sum()) for one, other in zip(kept, magnitude, strict=True)]
+    assert 0.4 < sum(shared) / len(shared) < 0.6  # those of a coin
+
+
 @pytest.mark.parametrize("how", compress.ROUNDINGS)
 @pytest.mark.parametrize("form", compress.FORMATS)
 def test_quantized_is_stored_in_a_quarter(model, tmp_path, how, form):

@@ -8,9 +8,10 @@ Source: NV-Embed, appendix A.
 from ..quantized import FORMATS, Quantized, QuantizedLinear
 from .matrices import PATTERNS, gptq, magnitude, mask, round_to_nearest, sparsegpt, wanda
 from .measures import disk_bytes, drift, report
-from .models import CRITERIA, ROUNDINGS, prune, quantize, sensitivity, smaller
+from .models import CONTROL, CRITERIA, ROUNDINGS, prune, quantize, sensitivity, smaller
 
 __all__ = [
+    "CONTROL",
     "CRITERIA",
     "FORMATS",
     "PATTERNS",

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
 CRITERIA = ("magnitude", "wanda", "sparsegpt")
 """Names of the criteria of pruning."""
+CONTROL = "random"
+"""The control of a criterion: scores drawn at random, the same whenever a model of that shape is pruned."""
 ROUNDINGS = ("rtn", "gptq")
 """Names of the ways to round: each weight to the nearest, or GPTQ."""
 
 _HESSIAN = ("sparsegpt", "gptq")
-_UNCALIBRATED = ("magnitude", "rtn")
+_UNCALIBRATED = (CONTROL, "magnitude", "rtn")
 _Change = Callable[[nn.Linear, Inputs | None], torch.Tensor | Quantized]
 
 
@@ -43,10 +45,10 @@ def prune(
 
     Args:
         model: An embedder whose first module is a Decoder; it stays as it is.
-        how: One of :data:`CRITERIA`.
+        how: One of :data:`CRITERIA`, or :data:`CONTROL`.
         sparsity: ``N:M``, of each M neighbours in a row N stay; or the share that goes, for Wanda of each row, for the
             others of each matrix (SparseGPT: of each 128 columns).
-        texts: Calibration texts, which ``magnitude`` does not need: at least one token for each column of the
+        texts: Calibration texts, which ``magnitude`` and ``random`` do not need: at least one token for each column of the
             widest layer; for Wanda 256 are enough for a wider one. None for 128 documents of the docs corpus, of its
             split ``train``, or for as many more as the widest layer needs.
         instruction: The bare instruction with which they are read, or None.
@@ -152,7 +154,7 @@ def sensitivity(
 
     Args:
         model: An embedder whose first module is a Decoder; it stays as it is.
-        how: One of :data:`CRITERIA` or :data:`ROUNDINGS`.
+        how: One of :data:`CRITERIA` or :data:`ROUNDINGS`, or :data:`CONTROL`.
         sparsity: For a criterion; None for ``2:4``.
         form: For a rounding; None for ``int8``.
         texts: Calibration texts; see :func:`prune`.
@@ -197,9 +199,10 @@ def sensitivity(
 
 
 def _pruning(how: str, sparsity: str | float) -> _Change:
-    if how not in CRITERIA:
-        raise UnknownNameError("criterion", how, CRITERIA, f"To quantize, name one of {', '.join(ROUNDINGS)}.")
+    if how not in (CONTROL, *CRITERIA):
+        raise UnknownNameError("criterion", how, (CONTROL, *CRITERIA), f"To quantize, name one of {', '.join(ROUNDINGS)}.")
     matrices.parsed(sparsity)
+    drawn = torch.Generator().manual_seed(0)
 
     def change(linear: nn.Linear, inputs: Inputs | None) -> torch.Tensor:
         weight = linear.weight.data
@@ -207,7 +210,10 @@ def _pruning(how: str, sparsity: str | float) -> _Change:
             return matrices.sparsegpt(weight, inputs.hessian, sparsity)
         if how == "wanda":
             return weight * matrices.mask(matrices.wanda(weight, inputs.norms), sparsity)
-        return weight * matrices.mask(matrices.magnitude(weight), sparsity, "matrix")
+        scores = matrices.magnitude(weight)
+        if how == CONTROL:
+            scores = torch.rand(scores.shape, generator=drawn).to(scores.device)
+        return weight * matrices.mask(scores, sparsity, "matrix")
 
     return change
 

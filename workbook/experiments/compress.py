@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from ..compress import CRITERIA
+from ..compress import CONTROL, CRITERIA
 from ..evaluation.effects import Quantity
 from ..methods import retraining
 from ..scale import Scale, get_scale
@@ -25,7 +25,7 @@ PATTERNS = {"2:4": "2:4", "4:8": "4:8", "unstructured": 0.5}
 FORMS = {"INT8": "int8", "E4M3": "e4m3", "E5M2": "e5m2"}
 """Forms of eight bits in the published tables, with their names in the library."""
 
-WHOLE, HALF = "uncompressed", "half the layers"
+WHOLE, HALF, UNTRAINED = "uncompressed", "half the layers", "untrained"
 LABELS, STATES, SCALED = "labels", "labels and states", "labels and scaled states"
 _RECIPES = {LABELS: retraining.recipe, STATES: retraining.with_states, SCALED: retraining.with_scaled_states}
 
@@ -34,7 +34,7 @@ def name(model: str, pattern: str = "", retrained: str = "", form: str = "") -> 
     """Name of a variant.
 
     Args:
-        model: :data:`WHOLE`, :data:`HALF`, or a criterion.
+        model: :data:`WHOLE`, :data:`HALF`, a criterion, or its control.
         pattern: A key of :data:`PATTERNS`, for a criterion.
         retrained: ``labels``, ``labels and states``, or ``labels and scaled states``.
         form: A key of :data:`FORMS`.
@@ -53,14 +53,13 @@ def _quantized(start: Variant) -> list[Variant]:
     ]
 
 
+def _cut(how: str, pattern: str) -> Variant:
+    done = {"prune": {"how": how, "sparsity": PATTERNS[pattern]}}
+    return Variant(name(how, pattern), "mean", start_from=_whole, compressed=done)
+
+
 _whole = Variant(WHOLE, "mean", ("contrastive",))
-_pruned = {
-    (how, pattern): Variant(
-        name(how, pattern), "mean", start_from=_whole, compressed={"prune": {"how": how, "sparsity": sparsity}}
-    )
-    for how in CRITERIA
-    for pattern, sparsity in PATTERNS.items()
-}
+_pruned = {(how, pattern): _cut(how, pattern) for how in CRITERIA for pattern in PATTERNS}
 _labels = {key: _retrained(one, LABELS) for key, one in _pruned.items()}
 _states = {pattern: _retrained(_pruned["sparsegpt", pattern], STATES) for pattern in PATTERNS}
 _scaled = {pattern: _retrained(_pruned["sparsegpt", pattern], SCALED) for pattern in PATTERNS}
@@ -89,6 +88,8 @@ GRID = Experiment(
         *_quantized(_half_longer),
         *_quantized(_whole),
         *_scaled.values(),
+        Variant(UNTRAINED, "mean"),
+        *(_cut(CONTROL, pattern) for pattern in PATTERNS),
     ),
     sizes=_sizes,
     measure=suites_and_loss,
