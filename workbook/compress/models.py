@@ -48,9 +48,9 @@ def prune(
         how: One of :data:`CRITERIA`, or :data:`CONTROL`.
         sparsity: ``N:M``, of each M neighbours in a row N stay; or the share that goes, for Wanda of each row, for the
             others of each matrix (SparseGPT: of each 128 columns).
-        texts: Calibration texts, which ``magnitude`` and ``random`` do not need: at least one token for each column of the
-            widest layer; for Wanda 256 are enough for a wider one. None for 128 documents of the docs corpus, of its
-            split ``train``, or for as many more as the widest layer needs.
+        texts: Calibration texts, for Wanda and SparseGPT: at least one token for each column of the widest layer; for
+            Wanda 256 are enough for a wider one. None for 128 documents of the docs corpus, of its split ``train``, or
+            for as many more as the widest layer needs.
         instruction: The bare instruction with which they are read, or None.
 
     Raises:
@@ -200,7 +200,9 @@ def sensitivity(
 
 def _pruning(how: str, sparsity: str | float) -> _Change:
     if how not in (CONTROL, *CRITERIA):
-        raise UnknownNameError("criterion", how, (CONTROL, *CRITERIA), f"To quantize, name one of {', '.join(ROUNDINGS)}.")
+        raise UnknownNameError(
+            "criterion", how, (CONTROL, *CRITERIA), f"To quantize, name one of {', '.join(ROUNDINGS)}."
+        )
     matrices.parsed(sparsity)
     drawn = torch.Generator().manual_seed(0)
 
