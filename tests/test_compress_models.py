@@ -167,6 +167,27 @@ def test_fused_layers_are_compressed_too(tmp_path):
         assert (loaded(small, tmp_path / form).encode(TEXTS) == small.encode(TEXTS)).all()
 
 
+def test_experts_in_one_tensor_are_refused():
+    """As Mixtral stores them: most of its weights would stay as they are, without a word."""
+    model = built()
+    model[0].decoder.layers[1].mlp.experts = torch.nn.Module()
+    model[0].decoder.layers[1].mlp.experts.down_proj = torch.nn.Parameter(torch.ones(2, 32, 64))
+    for refused in (lambda: compress.prune(model, "magnitude"), lambda: compress.quantize(model, "rtn")):
+        with pytest.raises(InvalidValueError, match=r"linear layers, got \['mlp.experts.down_proj'\]"):
+            refused()
+
+
+def test_a_layer_that_no_text_reaches_is_an_error():
+    model = built()
+    model[0].decoder.layers[1].mlp.expert = torch.nn.Linear(32, 32)
+    for refused in (
+        lambda: compress.prune(model, "wanda", texts=TEXTS),
+        lambda: compress.quantize(model, "gptq", texts=TEXTS),
+    ):
+        with pytest.raises(InvalidValueError, match=r"every linear layer of block 1, got \['mlp.expert'\]"):
+            refused()
+
+
 def read(model, texts, changed=lambda block: None):
     """Norms that each layer reads, block by block."""
     found = []

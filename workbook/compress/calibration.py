@@ -147,10 +147,16 @@ class Calibration:
 
         Yields:
             Number of the block, the block, and what its layers read, by the names of :func:`linears`.
+
+        Raises:
+            InvalidValueError: A layer that no text reached.
         """
         for number, block in enumerate(self._blocks):
             with _read(block, hessian) as inputs:
                 self._pass(number, block)
+            if unread := sorted({*linears(block)} - {*inputs}):
+                hint = "A layer that not every token passes needs more or other texts."
+                raise InvalidValueError("texts", f"some that reach every linear layer of block {number}", unread, hint)
             yield number, block, inputs
             self._states = self._pass(number, block)
 

@@ -291,6 +291,11 @@ def _check(model: SentenceTransformer, sparsity: str | float | None = None) -> N
         if not (found := linears(block)):
             kinds = sorted({type(part).__name__ for part in block.modules()})
             raise InvalidValueError("model", "blocks with linear layers", kinds)
+        if fused := [name for name, weight in block.named_parameters() if weight.ndim == 3 and "experts" in name]:
+            raise InvalidValueError(
+                "model", "one whose weights are those of linear layers", fused,
+                "A mixture's experts, stored as one tensor, would stay as they are, and they are most of its weights.",
+            )  # fmt: skip
         of = matrices.parsed(sparsity)[1] if sparsity is not None else 0
         for name, linear in found.items():
             if of and linear.in_features % of:
