@@ -26,6 +26,7 @@ from workbook.data import rows
 from workbook.errors import DamagedFileError, MissingDataError, OutputError, TrainingError, UnknownNameError
 from workbook.evaluation.outcomes import Outcomes, pack
 from workbook.experiments import EXPERIMENTS, Experiment, Record, Variant, grid, paired, quantities, records
+from workbook.experiments.processes import in_own_process
 from workbook.experiments.suite import kept_along
 from workbook.files import ROOT
 from workbook.methods.chain import Chain
@@ -422,6 +423,13 @@ def test_each_cell_has_a_process_of_its_own(apart, record, tmp_path):
     assert [line.rpartition(",")[0] for line in told] == [f"02_small: {name}, seed {seed}" for name, seed in CELLS]
     same(record("here").fill([0, 1]), frame)
     assert not [pid for pid in processes if os.path.exists(f"/proc/{pid}")]
+
+
+def test_the_memory_of_a_process_is_given_back_as_tensors_are_freed(monkeypatch):
+    names = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
+    monkeypatch.setenv(names[1], "5")
+    assert [in_own_process(os.getenv, name) for name in names] == [str(2 << 20), "5"]  # a user's own stays
+    assert names[0] not in os.environ
 
 
 @pytest.mark.journey

@@ -10,8 +10,14 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
+from unittest import mock
 
 from ..errors import TrainingError
+
+_RETURNED = {"MALLOC_MMAP_THRESHOLD_": str(2 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20)}
+"""Bytes from which glibc gives memory back as soon as it is freed. It raises them by itself as tensors grow, keeps what
+they leave in pieces, and the process holds twice what it needs.
+"""
 
 
 def in_own_process(compute: Callable[..., Any], *arguments: Any) -> Any:
@@ -27,7 +33,8 @@ def in_own_process(compute: Callable[..., Any], *arguments: Any) -> Any:
         TrainingError: The process died.
     """
     # Not a fork: torch's threads, and a CUDA device, do not survive one.
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_follow_parent) as pool:
+    returned = mock.patch.dict(os.environ, {**_RETURNED, **os.environ})
+    with returned, ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_follow_parent) as pool:
         try:
             return pool.submit(compute, *arguments).result()
         except BrokenProcessPool as error:
