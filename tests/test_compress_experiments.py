@@ -10,6 +10,7 @@ from training_tools import differing
 from workbook import methods
 from workbook.experiments import Experiment, get
 from workbook.experiments.compress import (
+    CONTROL,
     CRITERIA,
     FORMS,
     GRID,
@@ -48,6 +49,7 @@ def test_the_grid_has_what_the_tables_have():
     names = [variant.name for variant in GRID.variants]
     assert len(names) == len({*names}) == 1 + 9 + 1 + 9 + 3 + 2 + 9 + 3 + 3 + 3 + 1 + 3
     for pattern in PATTERNS:
+        assert name(CONTROL, pattern) in names
         for how in CRITERIA:
             assert {name(how, pattern), name(how, pattern, LABELS)} <= {*names}
         assert {name("sparsegpt", pattern, by, form) for by in (STATES,) for form in ("", *FORMS)} <= {*names}

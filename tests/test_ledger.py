@@ -158,14 +158,14 @@ def test_a_claim_of_one_clause_in_words():
 
 
 def test_clauses_are_lines_of_a_cell_and_what_they_share_is_said_once():
-    row = words("docs: a > b", "other: b > a", "docs: a > unmeasured", values={"a": 5.0, "b": 3.0})
+    row = words("docs: a > b", "other: b > a", "docs: a > not_there + nor_this", values={"a": 5.0, "b": 3.0})
     first, second, third = row["here"].split("\n")
     assert re.fullmatch(r"docs: a - b: \+2 \[1\.\d+, 2\.\d+\] \(supported\)", first)
     assert re.fullmatch(r"other: b - a: -2 \[-2\.\d+, -1\.\d+\] \(contradicted\)", second)
-    assert third == "docs: a - unmeasured: not tested"
+    assert third == "docs: a - not there - nor this: not tested"
     assert row["items and seeds"] == "48 x 1\n48 x 1\n-"  # a line a clause, unless one says it for all
     assert (row["verdict"], row["published"]) == ("contradicted", "-")
-    assert row["why"].startswith("Nothing was measured for unmeasured.")
+    assert row["why"].startswith("Nothing was measured for not there, nor this.")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 CRITERIA = ("magnitude", "wanda", "sparsegpt")
 """Names of the criteria of pruning."""
 CONTROL = "random"
-"""The control of a criterion: scores drawn at random, the same whenever a model of that shape is pruned."""
+"""The control of a criterion: scores drawn at random, the same whenever a model of that shape is pruned.
+
+One draw for all seeds of a training: an interval over these does not know of others.
+"""
 ROUNDINGS = ("rtn", "gptq")
 """Names of the ways to round: each weight to the nearest, or GPTQ."""
 
@@ -56,12 +59,14 @@ def prune(
     Raises:
         UnknownNameError: No such criterion.
         InvalidValueError: Another sparsity, a pattern that does not divide a layer's columns, a model that does not
-            begin with a Decoder or is quantized, or texts of too few tokens.
+            begin with a Decoder, is quantized or has experts stored as one tensor, or texts of too few tokens, or that
+            do not reach a layer.
 
     Source: NV-Embed, appendix A.1; Sun et al. 2023 (Wanda); Frantar & Alistarh 2023 (SparseGPT).
     """
     change = _pruning(how, sparsity)
     _check(model, sparsity)
+    _check_experts(model)
     small, tokens = _changed(model, how, change, texts, instruction)
     _note(small, f"pruned by {how}, sparsity {sparsity}{tokens}")
     return small
@@ -90,8 +95,9 @@ def quantize(
 
     Raises:
         UnknownNameError: No such rounding or format.
-        InvalidValueError: A model that does not begin with a Decoder or is quantized, a device that does not hold the
-            format, ``dynamic`` for a float, or for GPTQ texts of fewer tokens than a layer has columns.
+        InvalidValueError: A model that does not begin with a Decoder, is quantized or has experts stored as one tensor,
+            a device that does not hold the format, ``dynamic`` for a float, or for GPTQ texts of fewer tokens than a
+            layer has columns, or that do not reach a layer.
 
     Source: NV-Embed, appendix A.3; Frantar et al. 2022 (GPTQ).
     """
@@ -99,6 +105,7 @@ def quantize(
     if dynamic and form != "int8":
         raise InvalidValueError("dynamic", "int8, whose products are of integers", form)
     _check(model)
+    _check_experts(model)
     _check_device(model, form)
     small, tokens = _changed(model, how, change, texts, instruction, form, dynamic)
     mark(small[0].decoder, form, dynamic)
@@ -177,6 +184,7 @@ def sensitivity(
         if form is not None:
             raise InvalidValueError("form", f"nothing with {how}, which prunes", form)
     _check(model, None if how in ROUNDINGS else sparsity or "2:4")
+    _check_experts(model)
     if held_out is None:
         from ..corpora.docs import load_docs
 
@@ -291,11 +299,6 @@ def _check(model: SentenceTransformer, sparsity: str | float | None = None) -> N
         if not (found := linears(block)):
             kinds = sorted({type(part).__name__ for part in block.modules()})
             raise InvalidValueError("model", "blocks with linear layers", kinds)
-        if fused := [name for name, weight in block.named_parameters() if weight.ndim == 3 and "experts" in name]:
-            raise InvalidValueError(
-                "model", "one whose weights are those of linear layers", fused,
-                "A mixture's experts, stored as one tensor, would stay as they are, and they are most of its weights.",
-            )  # fmt: skip
         of = matrices.parsed(sparsity)[1] if sparsity is not None else 0
         for name, linear in found.items():
             if of and linear.in_features % of:
@@ -303,6 +306,16 @@ def _check(model: SentenceTransformer, sparsity: str | float | None = None) -> N
                     "sparsity", f"a pattern that divides the {linear.in_features} columns of {name} in block {number}",
                     sparsity, "Take a share, such as 0.5, or another pattern.",
                 )  # fmt: skip
+
+
+def _check_experts(model: SentenceTransformer) -> None:
+    """Refuse a mixture whose experts are one tensor: they would stay as they are."""
+    for block in model[0].decoder.layers:
+        if fused := [name for name, weight in block.named_parameters() if weight.ndim == 3 and "experts" in name]:
+            raise InvalidValueError(
+                "model", "one whose weights are those of linear layers", fused,
+                "A mixture's experts, stored as one tensor, would stay as they are, and they are most of its weights.",
+            )  # fmt: skip
 
 
 def _check_device(model: SentenceTransformer, form: str) -> None:

@@ -1,8 +1,7 @@
 """The experiments of notebook 09: an embedder pruned, retrained and quantized, beside one of half the layers.
 
-All start from one model: causal mean pooling, trained on pairs. It is pruned by three criteria in three patterns,
-retrained with labels or with its own states before pruning too, and its weights are rounded to eight bits. The paper's
-text puts the rounding before the retraining; its table 8 begins with the scores that table 7 ends with, and so do we.
+Causal mean pooling, trained on pairs, is pruned by three criteria, and at random, in three patterns, retrained with
+labels or with its own states before pruning too, and its weights are rounded to eight bits. The paper's text puts the rounding before the retraining; its table 8 begins with the scores that table 7 ends with, and so do we.
 """
 
 from __future__ import annotations

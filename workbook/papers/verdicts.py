@@ -203,7 +203,7 @@ def judge(
     for clause, comparison in claim.clauses().items():
         reasons = [f"Scale {scale} is too small: it needs {claim.scale} or more."] * too_small
         if missing := [name.replace("_", " ") for name in comparison.weights if name not in measured]:
-            reasons.append(f"Nothing was measured for {' and '.join(missing)}.")
+            reasons.append(f"Nothing was measured for {', '.join(missing)}.")
             findings[clause] = Finding(verdict=NOT_TESTED, why=" ".join(reasons))
             continue
         try:
