@@ -1,7 +1,8 @@
 """The experiments of notebook 09: an embedder pruned, retrained and quantized, beside one of half the layers.
 
 Causal mean pooling, trained on pairs, is pruned by three criteria, and at random, in three patterns, retrained with
-labels or with its own states before pruning too, and its weights are rounded to eight bits. The paper's text puts the rounding before the retraining; its table 8 begins with the scores that table 7 ends with, and so do we.
+labels or with its own states before pruning too, and its weights are rounded to eight bits. The paper's text puts the
+rounding before the retraining; its table 8 begins with the scores that table 7 ends with, and so do we.
 """
 
 from __future__ import annotations
