@@ -430,6 +430,7 @@ def test_the_memory_of_a_process_is_given_back_as_tensors_are_freed(monkeypatch)
     monkeypatch.delenv(names[0], raising=False)
     monkeypatch.setenv(names[1], "5")
     assert [in_own_process(os.getenv, name) for name in names] == [str(2 << 20), "5"]  # a user's own stays
+    assert in_own_process(os.getenv, "MALLOC_ARENA_MAX") == os.environ.get("MALLOC_ARENA_MAX", "2")
     assert names[0] not in os.environ
 
 

@@ -220,10 +220,9 @@ def _pruning(how: str, sparsity: str | float) -> _Change:
             return matrices.sparsegpt(weight, inputs.hessian, sparsity)
         if how == "wanda":
             return weight * matrices.mask(matrices.wanda(weight, inputs.norms), sparsity)
-        scores = matrices.magnitude(weight)
-        if how == CONTROL:
-            scores = torch.rand(scores.shape, generator=drawn).to(scores.device)
-        return weight * matrices.mask(scores, sparsity, "matrix")
+        if how == "magnitude":
+            return weight * matrices.mask(matrices.magnitude(weight), sparsity, "matrix")
+        return weight * matrices.mask(torch.rand(weight.shape, generator=drawn).to(weight.device), sparsity, "matrix")
 
     return change
 

@@ -14,9 +14,15 @@ from unittest import mock
 
 from ..errors import TrainingError
 
-_RETURNED = {"MALLOC_MMAP_THRESHOLD_": str(2 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20)}
-"""Bytes from which glibc gives memory back as soon as it is freed. It raises them by itself as tensors grow, keeps what
-they leave in pieces, and the process holds twice what it needs.
+_RETURNED = {
+    "MALLOC_ARENA_MAX": "2",
+    "MALLOC_MMAP_THRESHOLD_": str(2 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
+}
+"""Settings of glibc, which keeps what is freed in pieces: two arenas, and bytes from which memory is given back at once.
+
+Retraining SmolLM2-135M with states held 6 to 7 GB with them where it held 13 to 16, as sampled. A small model's memory
+does not change.
 """
 
 
