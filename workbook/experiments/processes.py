@@ -19,7 +19,7 @@ _RETURNED = {
     "MALLOC_MMAP_THRESHOLD_": str(2 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
 }
-"""Settings of glibc, which keeps what is freed in pieces: two arenas, and bytes from which memory is given back at once.
+"""Settings of glibc, which keeps what is freed in pieces: two arenas, and bytes from which memory is given back.
 
 Retraining SmolLM2-135M with states held 6 to 7 GB with them where it held 13 to 16, as sampled. A small model's memory
 does not change.
