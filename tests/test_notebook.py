@@ -173,7 +173,7 @@ def test_all_claims_of_a_notebook_are_judged_once(start):
     assert [*made] == [name for name in own if name != "llm2vec-layer-cosine"]
     recency = made["nv-embed-recency-bias"].findings.values()
     assert [found.verdict for found in recency] == ["supported", "not tested"]
-    assert "something measured for bidirectional_margin" in made["llm2vec-future-tokens"].why()
+    assert "Nothing was measured for bidirectional margin." in made["llm2vec-future-tokens"].why()
     assert run.claims(measured) == []
 
 
