@@ -124,6 +124,9 @@ def test_every_claim_has_its_quantities():
     assert not any(one.why for one in judged_quantities(rows).values())
     worse = rows.assign(score=rows["score"] + 9 * ((rows["metric"] == "loss") & (rows["variant"] == WHOLE)))
     assert all(one.why for key, one in judged_quantities(worse).items() if not key.startswith("smaller"))
+    for idle, untested in ((HALF, set()), (name(HALF, retrained=LABELS), {"smaller"})):  # each by its own loss
+        worse = rows.assign(score=rows["score"] + 9 * ((rows["metric"] == "loss") & (rows["variant"] == idle)))
+        assert {key for key, one in judged_quantities(worse).items() if one.why} == untested
     fewer = rows[rows["variant"] != name("wanda", "4:8")]
     assert named - {*judged_quantities(fewer)} == {"wanda", "pruned_48"}
 

@@ -102,14 +102,14 @@ EXPERIMENTS = (GRID,)
 def judged_quantities(rows: pd.DataFrame) -> dict[str, Quantity]:
     """What the claims of appendix A are about, by the names in their rules.
 
-    Nothing is tested if the uncompressed model did not learn, or half of its layers where they are compared. A pruned
-    model that lost what it had learnt is a result and is tested.
+    Nothing is tested if the uncompressed model did not learn. A pruned model that lost what it had learnt is a result
+    and is tested; half of the layers is a model in its own right, and counts if it learned by its own loss.
 
     Args:
         rows: As from ``Run.experiment``.
     """
     learning = learned(rows[rows["metric"] == "loss"])
-    said = {one: learning.get(HALF if one.startswith(HALF) else WHOLE, "") for one in rows["variant"].unique()}
+    said = {one: learning.get(one if one.startswith(HALF) else WHOLE, "") for one in rows["variant"].unique()}
     scores, patterns = rows[rows["metric"] == "score"], [*PATTERNS]
 
     def mean(variants: Mapping[str, str]) -> dict[str, Quantity]:
