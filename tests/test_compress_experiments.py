@@ -109,6 +109,7 @@ def test_a_record_is_known_by_how_it_was_compressed():
 
 def test_every_claim_has_its_quantities():
     """By their names, from rows of every variant; without some, only what they are about is absent."""
+    from workbook.evaluation.effects import effect
     from workbook.evaluation.outcomes import Outcomes
 
     rows = pd.DataFrame(
@@ -127,6 +128,9 @@ def test_every_claim_has_its_quantities():
     for idle, untested in ((HALF, set()), (name(HALF, retrained=LABELS), {"smaller"})):  # each by its own loss
         worse = rows.assign(score=rows["score"] + 9 * ((rows["metric"] == "loss") & (rows["variant"] == idle)))
         assert {key for key, one in judged_quantities(worse).items() if one.why} == untested
+    made = judged_quantities(rows)
+    for other in ("compressed_int8", "smaller"):
+        assert effect({"smaller_int8": 1, other: -1}, made).error is not None, "over the same tasks"
     fewer = rows[rows["variant"] != name("wanda", "4:8")]
     assert named - {*judged_quantities(fewer)} == {"wanda", "pruned_48"}
 

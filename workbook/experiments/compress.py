@@ -132,5 +132,6 @@ def judged_quantities(rows: pd.DataFrame) -> dict[str, Quantity]:
         made[f"compressed{ending}"] = over({p: name("sparsegpt", p, STATES, form) for p in patterns})
     single = {f"{what}_{short[p]}": name("sparsegpt", p, by)
               for p in patterns for what, by in (("labels", LABELS), ("states", STATES))}  # fmt: skip
-    single |= {"smaller": name(HALF, retrained=LABELS), "smaller_int8": name(HALF, retrained=LABELS, form="INT8")}
+    for ending, form in (("", ""), ("_int8", "INT8")):  # the same model beside each pattern, so that they are paired
+        made[f"smaller{ending}"] = over(dict.fromkeys(patterns, name(HALF, retrained=LABELS, form=form)))
     return {key: one for key, one in made.items() if one is not None} | mean(single)
