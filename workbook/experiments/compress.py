@@ -130,8 +130,7 @@ def judged_quantities(rows: pd.DataFrame) -> dict[str, Quantity]:
     for form in ("", *FORMS):
         ending = f"_{form.lower()}" if form else ""
         made[f"compressed{ending}"] = over({p: name("sparsegpt", p, STATES, form) for p in patterns})
+        made[f"smaller{ending}"] = over(dict.fromkeys(patterns, name(HALF, retrained=LABELS, form=form)))  # by pattern
     single = {f"{what}_{short[p]}": name("sparsegpt", p, by)
               for p in patterns for what, by in (("labels", LABELS), ("states", STATES))}  # fmt: skip
-    for ending, form in (("", ""), ("_int8", "INT8")):  # the same model beside each pattern, so that they are paired
-        made[f"smaller{ending}"] = over(dict.fromkeys(patterns, name(HALF, retrained=LABELS, form=form)))
     return {key: one for key, one in made.items() if one is not None} | mean(single)
