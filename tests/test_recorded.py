@@ -92,11 +92,11 @@ def missing(experiment, folder):
 
 STANDING = {
     "03_pooling": ("night", 37),
-    "03_recipes": ("night", 12),
+    "03_recipes": ("night", 37),
     "03_dictionary": ("night", 46),
     "03_latents": ("night", 6),
     "04_pooling": ("night", 25),
-    "04_clusters": ("night", 37),
+    "04_clusters": ("night", 39),
     "04_hybrid": ("night", 12),
     "04_dial": ("night", 2),
     "04_mixture": ("night", 3),
