@@ -12,8 +12,9 @@ import workbook
 from workbook import evaluation, papers, probes
 from workbook.corpora.authored import instructions
 from workbook.corpora.docs import load_docs
+from workbook.evaluation import SUITES
 from workbook.evaluation.run import cut_to
-from workbook.experiments import causal2vec
+from workbook.experiments import EXPERIMENTS, Record, causal2vec, choices, sinks
 from workbook.experiments.suite import held_out_loss
 from workbook.scale import get_scale
 
@@ -210,3 +211,49 @@ def test_a_whole_whose_contextual_half_did_not_learn_is_told(losses, scored, why
     live = frame.assign(source="this run", score=1.0)
     expected = "Whether its contextual half learned was not measured." if why.startswith("Whether") else ""
     assert causal2vec.parts_learned(pd.concat([frame, other, live])) == {"V": why, "W": expected}
+
+
+@pytest.fixture(scope="module")
+def chosen():
+    """Rows of the choices, and of what they differ from, as they are recorded."""
+    length, choice = (
+        Record(EXPERIMENTS[name], "night").load().assign(source="night") for name in ("05_length", "05_choices")
+    )
+    return choices.with_standard(length, choice)
+
+
+def test_a_choice_changes_the_mean_over_tasks_and_common_seeds(chosen):
+    found = choices.effects(chosen).set_index(["pair", "task"])
+    assert len(found) == 3 * len(choices.CHOICES.variants)
+    score = chosen[chosen["metric"] == "score"].set_index(["variant", "part", "seed", "task"])["score"]
+    for suite in ("docs", "other"):
+        tasks = list(SUITES[suite].tasks)
+        means = [score.loc[variant, "whole", [0, 1, 2], tasks].mean() for variant in (choices.BEFORE, sinks.WHOLE_EOS)]
+        assert found.loc[(choices.BEFORE, f"whole, {suite}"), "effect"] == pytest.approx(means[0] - means[1], abs=1e-3)
+    half = score[score.index.get_level_values("part") == "context"]
+    assert found.loc[("random encoder", "half of C, docs"), "high"] < 0 < half.min()
+
+
+def test_choices_stand_beside_what_the_paper_prints(chosen):
+    """By hand from tables 3 to 5: trained 64.72 and 67.66 against frozen 64.43 and 67.79, and so on."""
+    found = choices.effects(chosen).set_index(["pair", "task"])[["paper_low", "paper_high"]].round(2)
+    wanted = {choices.BEFORE: [-0.16, -0.09], choices.TRAINED: [-0.13, 0.29], "8 tokens": [-0.17, -0.17]}
+    for variant, bounds in wanted.items():
+        assert list(found.loc[variant, "whole, other"]) == bounds
+        assert found.loc[variant, "half of C, docs"].isna().all()
+    assert found.loc["chat form"].isna().all(axis=None)
+
+
+def test_listening_is_what_another_token_changes_in_the_ranks(chosen):
+    found = choices.listening(chosen)
+    assert list(found.index) == [one.name for one in choices.CHOICES.variants]
+    heard = chosen[(chosen["metric"] == "heard") & (chosen["variant"] == "chat form")].groupby("task")["score"].mean()
+    assert found.loc["chat form", "its document's"].startswith(f"{heard['oracle'] - heard['own']:.1f} (")
+
+
+def test_a_choice_whose_contextual_half_did_not_learn_is_not_tested(chosen):
+    found = choices.claimed(chosen)
+    assert {*found} == {"before", "after", "one", "eight", "trained_encoder", "frozen_encoder"}
+    assert [name for name, one in found.items() if one.why] == ["eight"]
+    lower = chosen["score"].where((chosen["metric"] != "loss") | (chosen["part"] != "context"), 2.0)
+    assert not choices.claimed(chosen.assign(score=lower))["eight"].why

@@ -6,6 +6,7 @@ from ..errors import UnknownNameError
 from . import (
     anchor,
     causal2vec,
+    choices,
     compress,
     dial,
     dictionary,
@@ -26,7 +27,7 @@ from .summary import over_seeds
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for module in (
-        *(llm2vec, nv_embed, dictionary, lens, dial, mixture, causal2vec, sinks),
+        *(llm2vec, nv_embed, dictionary, lens, dial, mixture, causal2vec, sinks, choices),
         *(anchor, equal_budget, compress, gritlm),
     )
     for experiment in module.EXPERIMENTS

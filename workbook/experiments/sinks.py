@@ -8,7 +8,6 @@ is its cause.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -19,13 +18,13 @@ from ..corpora.docs import load_docs
 from ..evaluation.effects import Quantity, effect
 from ..evaluation.outcomes import Outcomes
 from ..evaluation.run import cut_to
-from ..methods import icl
+from ..evaluation.suites import OFFLINE_SUITES
 from ..modules import ContextualDecoder
 from ..modules.context_length import context_length, word_length
 from ..scale import get_scale
 from ..training.recipe import Recipe, Stage
 from .causal2vec import evaluate_variant, parts_learned, without_context
-from .compare import judged, quantities
+from .compare import differences, judged, quantities
 from .grid import SUITES, Experiment, Variant
 from .suite import row, smaller, suites
 
@@ -93,18 +92,21 @@ def recipe(scale: str, backbone: str) -> Recipe:
     return Recipe(stages=(Stage(name="contextual", objective="contrastive", options=options, **SIZES[at]),))
 
 
-def _variant(called: str, method: str = "causal2vec", suffix: str = "answer", **options: Any) -> Variant:
+def arm(called: str, method: str = "causal2vec", suffix: str = "answer", **options: Any) -> Variant:
+    """A variant that trains by :func:`recipe`.
+
+    Args:
+        called: Its name in tables.
+        method: ``causal2vec`` or ``last-token``.
+        suffix: Suffix of texts.
+        **options: Other fields of the chain.
+    """
     return Variant(called, method, ("contextual",), {"suffix": suffix} | options, recipe=recipe)
-
-
-def _eos(called: str, template: str = "causal2vec", **encoder: Any) -> Variant:
-    """As in the paper: EOS as suffix, under which the half of the contextual token learns."""
-    return _variant(called, suffix="eos", template=template, encoder_options={"length": "word"} | encoder)
 
 
 def _factorial() -> list[Variant]:
     return [
-        _variant(name(encoder, length), encoder_options={"pretrained": ENCODERS[encoder], "length": LENGTHS[length]})
+        arm(name(encoder, length), encoder_options={"pretrained": ENCODERS[encoder], "length": LENGTHS[length]})
         for encoder in ENCODERS
         for length in LENGTHS
     ]
@@ -230,8 +232,12 @@ def _measured(model: SentenceTransformer, pairs: pd.DataFrame, asked: str, sizes
     return [*frames, pd.DataFrame(shares)]
 
 
-def _sizes(scale: str) -> Scale:
-    """Sizes of evaluation: at night less than its own, for 35 models; without the real English."""
+def fewer(scale: str) -> Scale:
+    """Sizes of evaluation: at night less than its own, for a hundred models; without the real English.
+
+    Args:
+        scale: Name of the scale of training.
+    """
     if scale != "night":
         return smaller(scale)
     few = {"queries": 150, "documents": 300, "texts": 96, "pairs": 126, "max_length": 64, "probe_texts": 48}
@@ -244,11 +250,11 @@ LENGTH = Experiment(
     "suites, loss, halves; sinks, lengths and paths of the gradient before and after training",
     variants=(
         *_factorial(),
-        _variant(LAST, "last-token", template=without_context()),
-        _variant(LAST_EOS, "last-token", suffix="eos", template=without_context()),
-        _variant(WHOLE_EOS, suffix="eos", encoder_options={"length": "word"}),
+        arm(LAST, "last-token", template=without_context()),
+        arm(LAST_EOS, "last-token", suffix="eos", template=without_context()),
+        arm(WHOLE_EOS, suffix="eos", encoder_options={"length": "word"}),
     ),
-    sizes=_sizes,
+    sizes=fewer,
     measure=evaluate_variant,
     inside=inside,
     inputs=(*SUITES, "texts/graded.csv"),
@@ -289,9 +295,9 @@ STAGES = Experiment(
         Variant("one stage", "causal2vec", ("contextual",), _WORD, recipe=recipe),
         Variant("MLP first", "causal2vec", ("mlp", "contextual"), _WORD, recipe=mlp_first),
         Variant("separate rates", "causal2vec", ("contextual",), _WORD, recipe=separate_rates),
-        _variant(LAST, "last-token", template=without_context()),
+        arm(LAST, "last-token", template=without_context()),
     ),
-    sizes=_sizes,
+    sizes=fewer,
     measure=evaluate_variant,
     inside=inside,
     inputs=(*SUITES, "texts/graded.csv"),
@@ -304,14 +310,34 @@ DOSE = Experiment(
     description="Encoders of graded quality, MiniLM read at four layers and one with random initialisation, each with "
     "a contextual token as long as a word: both suites, loss, halves; sinks, lengths and paths of the gradient",
     variants=(
-        *(_variant(f"MiniLM, {count} layers", encoder_options={"layers": count, "length": "word"}) for count in LAYERS),
-        _variant("random encoder", encoder_options={"pretrained": False, "length": "word"}),
+        *(arm(f"MiniLM, {count} layers", encoder_options={"layers": count, "length": "word"}) for count in LAYERS),
+        arm("random encoder", encoder_options={"pretrained": False, "length": "word"}),
     ),
-    sizes=_sizes,
+    sizes=fewer,
     measure=evaluate_variant,
     inside=inside,
     inputs=(*SUITES, "texts/graded.csv"),
 )
+
+
+def doses(rows: pd.DataFrame) -> pd.DataFrame:
+    """What MiniLM gives over a random encoder, by the number of its layers, paired by item and by seed.
+
+    Args:
+        rows: Of :data:`DOSE`, as from ``Run.experiment``.
+
+    Returns:
+        As from :func:`~.compare.differences`, with the columns ``part`` (whole vector or half of C) and ``layers``.
+
+    Source: Causal2Vec, table 6; reading fewer layers is this project's.
+    """
+    rows, found = judged(rows), []
+    against = {str(count): (f"MiniLM, {count} layers", "random encoder") for count in LAYERS}
+    for part, label in (("whole", "whole vector"), ("context", "half of C")):
+        scores = rows[(rows["metric"] == "score") & (rows["part"] == part)]
+        suites = {suite: suite for suite in OFFLINE_SUITES}
+        found.append(differences(scores, against, suites).assign(part=label))
+    return pd.concat(found).assign(layers=lambda table: table["pair"].astype(int))
 
 
 def encoder_alone(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
@@ -334,66 +360,8 @@ ALONE = Experiment(
     name="05_alone",
     description="The encoder of the contextual token as it was published, without a decoder: both suites",
     variants=(Variant(ENCODER, "causal2vec"),),
-    sizes=_sizes,
+    sizes=fewer,
     measure=encoder_alone,
     inputs=SUITES,
 )
-
-TOKENS = (2, 4, 8)
-"""Numbers of contextual tokens that are compared with one, as in table 5."""
-
-CHOICES = Experiment(
-    name="05_choices",
-    description="Contextual tokens by place, number, length, encoder and in a chat's form, with EOS as suffix, against "
-    "MiniLM's of 05_length: suites, loss, halves; whether the decoder listens; sinks, gradient",
-    variants=(
-        _eos("before the instruction", template="causal2vec-before"),
-        _eos("trained encoder", trainable=True),
-        *(_eos(f"{count} tokens", tokens=count) for count in TOKENS),
-        _eos("random encoder", pretrained=False),
-        _eos("torch's length", length="torch"),
-        _eos("chat form", template="causal2vec-chat"),
-    ),
-    sizes=_sizes,
-    measure=partial(evaluate_variant, by_half=True),
-    inside=inside,
-    inputs=(*SUITES, "texts/graded.csv"),
-)
-
-
-def checkpointed(scale: str, backbone: str) -> Recipe:
-    """The stage of :func:`recipe` with less memory for more time: with examples a query has some 230 tokens.
-
-    Args:
-        scale: Name of the scale.
-        backbone: Name of the backbone.
-    """
-    return recipe(scale, backbone).changed({"contextual.gradient_checkpointing": True})
-
-
-def _with_examples(called: str, method: str, **options: Any) -> Variant:
-    return Variant(called, method, ("contextual",), {"suffix": "eos"} | options, recipe=checkpointed)
-
-
-_ICL = {"template": "causal2vec-icl", "encoder_options": {"length": "word"}}
-_ICL_ALONE = {"template": without_context("causal2vec-icl")}
-EXAMPLES = Experiment(
-    name="05_examples",
-    description="Three examples of the task in front of each query, in training and after it, with a contextual token "
-    "and without, in one layout and with as many pairs: both suites, loss, halves",
-    variants=(
-        _with_examples("causal2vec, no examples", "causal2vec", **_ICL),
-        _with_examples("causal2vec, examples", "causal2vec", **_ICL, examples=icl.examples()),
-        _with_examples("last token, no examples", "last-token", **_ICL_ALONE),
-        _with_examples("last token, examples", "last-token", **_ICL_ALONE, examples=icl.examples()),
-    ),
-    sizes=_sizes,
-    measure=partial(evaluate_variant, by_half=True),
-    inputs=(*SUITES, "texts/graded.csv"),
-)
-"""Table 1's "w/ ICL", by the project's own examples: the same in every prompt, where bge-en-icl draws from the batch.
-
-Beside them in the same layout no examples, and no token. A pair with examples costs three times the tokens of one
-without: the arms have the same steps and pairs, not the same tokens.
-"""
-EXPERIMENTS = (LENGTH, DOSE, ALONE, STAGES, CHOICES, EXAMPLES)
+EXPERIMENTS = (LENGTH, DOSE, ALONE, STAGES)

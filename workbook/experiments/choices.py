@@ -1,0 +1,166 @@
+"""The choices that the paper ablates in tables 3 to 5, experiments of notebook 05: place, number and encoder of the
+contextual token, and in-context examples.
+
+Texts end in EOS, as in the paper: with that suffix the half of the contextual token learns.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pandas as pd
+
+from ..evaluation.effects import Quantity
+from ..methods import icl
+from ..training.recipe import Recipe
+from .causal2vec import evaluate_variant, parts_learned, printed_choices, without_context
+from .compare import differences, judged, quantities
+from .grid import SUITES, Experiment, Variant
+from .sinks import WHOLE_EOS, arm, fewer, inside, recipe
+
+BEFORE, TRAINED = "before the instruction", "trained encoder"
+
+
+def _eos(called: str, template: str = "causal2vec", **encoder: Any) -> Variant:
+    """As in the paper: EOS as suffix, under which the half of the contextual token learns."""
+    return arm(called, suffix="eos", template=template, encoder_options={"length": "word"} | encoder)
+
+
+TOKENS = (2, 4, 8)
+"""Numbers of contextual tokens that are compared with one, as in table 5."""
+
+CHOICES = Experiment(
+    name="05_choices",
+    description="Contextual tokens by place, number, length, encoder and in a chat's form, with EOS as suffix, against "
+    "MiniLM's of 05_length: suites, loss, halves; whether the decoder listens; sinks, gradient",
+    variants=(
+        _eos(BEFORE, template="causal2vec-before"),
+        _eos(TRAINED, trainable=True),
+        *(_eos(f"{count} tokens", tokens=count) for count in TOKENS),
+        _eos("random encoder", pretrained=False),
+        _eos("torch's length", length="torch"),
+        _eos("chat form", template="causal2vec-chat"),
+    ),
+    sizes=fewer,
+    measure=partial(evaluate_variant, by_half=True),
+    inside=inside,
+    inputs=(*SUITES, "texts/graded.csv"),
+)
+
+
+def checkpointed(scale: str, backbone: str) -> Recipe:
+    """The stage of :func:`recipe` with less memory for more time: with examples a query has some 230 tokens.
+
+    Args:
+        scale: Name of the scale.
+        backbone: Name of the backbone.
+    """
+    return recipe(scale, backbone).changed({"contextual.gradient_checkpointing": True})
+
+
+def _with_examples(called: str, method: str, **options: Any) -> Variant:
+    return Variant(called, method, ("contextual",), {"suffix": "eos"} | options, recipe=checkpointed)
+
+
+_ICL = {"template": "causal2vec-icl", "encoder_options": {"length": "word"}}
+_ICL_ALONE = {"template": without_context("causal2vec-icl")}
+EXAMPLES = Experiment(
+    name="05_examples",
+    description="Three examples of the task in front of each query, in training and after it, with a contextual token "
+    "and without, in one layout and with as many pairs: both suites, loss, halves",
+    variants=(
+        _with_examples("causal2vec, no examples", "causal2vec", **_ICL),
+        _with_examples("causal2vec, examples", "causal2vec", **_ICL, examples=icl.examples()),
+        _with_examples("last token, no examples", "last-token", **_ICL_ALONE),
+        _with_examples("last token, examples", "last-token", **_ICL_ALONE, examples=icl.examples()),
+    ),
+    sizes=fewer,
+    measure=partial(evaluate_variant, by_half=True),
+    inputs=(*SUITES, "texts/graded.csv"),
+)
+"""Table 1's "w/ ICL", by the project's own examples: the same in every prompt, where bge-en-icl draws from the batch.
+
+Beside them in the same layout no examples, and no token. A pair with examples costs three times the tokens of one
+without: the arms have the same steps and pairs, not the same tokens.
+"""
+EXPERIMENTS = (CHOICES, EXAMPLES)
+
+_PRINTED = {("position", "before"): BEFORE, ("freezing", "trained"): TRAINED} | {
+    ("tokens", str(count)): f"{count} tokens" for count in TOKENS
+}
+"""Variants by the published table and its row."""
+
+_PANELS = {"half of C, docs": ("docs", "context"), "whole, docs": ("docs", "whole"), "whole, other": ("other", "whole")}
+
+
+def with_standard(length: pd.DataFrame, choices: pd.DataFrame) -> pd.DataFrame:
+    """Rows of all choices, and of the model from which each differs in one thing.
+
+    Args:
+        length: Of :data:`.sinks.LENGTH`, as from ``Run.experiment``, which has that model.
+        choices: Of :data:`CHOICES`.
+    """
+    length = judged(length)
+    return pd.concat([length[length["variant"] == WHOLE_EOS], judged(choices)], ignore_index=True)
+
+
+def effects(rows: pd.DataFrame) -> pd.DataFrame:
+    """What each choice changes, paired by item and by seed, beside what the paper prints.
+
+    Args:
+        rows: From :func:`with_standard`.
+
+    Returns:
+        Rows for `workbook.figures.forest`: ``pair`` (the choice), ``task`` (part of the vector, suite), ``effect`` in
+        points, ``low`` and ``high`` (95 %), ``threshold``; ``paper_low`` and ``paper_high``, the least and the largest
+        difference of averages over the paper's models, of wholes.
+
+    Source: Causal2Vec, tables 3 to 5.
+    """
+    scores, found = rows[rows["metric"] == "score"], []
+    for panel, (suite, part) in _PANELS.items():
+        pairs = {one.name: (one.name, WHOLE_EOS) for one in CHOICES.variants}
+        found.append(differences(scores[scores["part"] == part], pairs, {suite: panel}).assign(part=part))
+    table = pd.concat(found, ignore_index=True).rename(columns={"points": "effect"}).assign(threshold=0.0)
+    gaps = printed_choices().loc[[*_PRINTED]]
+    bounds = pd.DataFrame({"paper_low": gaps.min(axis=1), "paper_high": gaps.max(axis=1)})
+    bounds.index = pd.MultiIndex.from_product([_PRINTED.values(), ["whole"]], names=["pair", "part"])
+    return table.join(bounds, on=["pair", "part"])
+
+
+def listening(rows: pd.DataFrame) -> pd.DataFrame:
+    """How the rank of the right document changes where queries read another token than their own, after training.
+
+    Args:
+        rows: From :func:`with_standard`; of the model in it nothing was measured with other tokens.
+
+    Returns:
+        Index: the choice. Columns: what stands in for the token; cells: points of mean reciprocal rank x 100 with the
+        95 % interval, paired by query and seed, as text.
+    """
+    heard, found = rows[rows["metric"] == "heard"], {}
+    pairs = {"another query's": ("swap", "own"), "zero": ("zero", "own"), "its document's": ("oracle", "own")}
+    for variant, part in heard.groupby("variant", sort=False):
+        gaps = differences(part.assign(variant=part["task"], task="rank"), pairs, {"rank": "rank"})
+        found[variant] = {
+            one.pair: f"{one.points:.1f} ({one.low:.1f} to {one.high:.1f})" for one in gaps.itertuples(index=False)
+        }
+    return pd.DataFrame(found).T.rename_axis("trained with")
+
+
+def claimed(rows: pd.DataFrame) -> dict[str, Quantity]:
+    """What the claims on place, number and encoder compare, as averages.
+
+    Args:
+        rows: From :func:`with_standard`.
+
+    Returns:
+        Quantities by the names in the rules; of a model whose contextual half did not learn, they are not tested.
+
+    Source: Causal2Vec, tables 3 to 5.
+    """
+    names = {"before": BEFORE, "trained_encoder": TRAINED, "eight": "8 tokens"}
+    names |= dict.fromkeys(("after", "frozen_encoder", "one"), WHOLE_EOS)
+    scores = rows[(rows["metric"] == "score") & (rows["part"] == "whole")]
+    return quantities(scores, names, learning=parts_learned(rows))
