@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from .. import papers, probes
+from .. import probes
 from ..corpora.authored import instruction_of, paraphrase_ladder, reviews, topics
 from ..corpora.docs import load_docs
 from ..evaluation.outcomes import Outcomes
@@ -42,12 +42,6 @@ COMPARED = {
 """Variants that differ in one thing, by the name of their difference."""
 
 _PRINTED = {LAST: "last-token", CONTEXTUAL: "contextual", WHOLE: "causal2vec", "Bi-EOS": "encoder+eos"}
-
-_DEFAULTS = {
-    **{"components": "causal2vec", "freezing": "frozen", "position": "after", "tokens": "1"},
-    "representation": "contextual+eos",
-}
-"""The method as it is: its row in each published table."""
 
 _STAGE = ("contextual",)
 
@@ -105,23 +99,6 @@ def printed(rows: pd.DataFrame) -> pd.DataFrame:
     names = {label: [_PRINTED[one.removesuffix(", closed by EOS")] for one in pair] for label, pair in COMPARED.items()}
     gaps = {label: scores.loc[first] - scores.loc[second] for label, (first, second) in names.items()}
     return pd.DataFrame({"paper_low": pd.DataFrame(gaps).min(), "paper_high": pd.DataFrame(gaps).max()})
-
-
-def printed_choices() -> pd.DataFrame:
-    """What the paper's ablations print against the method as it is.
-
-    Returns:
-        Index: the published table, its row. Columns: models. Cells: difference of averages over tasks, in points; NaN
-        for a model that the table does not have.
-
-    Source: Causal2Vec, tables 2 to 5 and 10.
-    """
-    gaps = {}
-    for table, default in _DEFAULTS.items():
-        rows = papers.published(f"causal2vec_{table}").query("task_type == 'average'")
-        scores = rows.pivot(index="variant", columns="model", values="score")
-        gaps[table] = scores.sub(scores.loc[default]).drop(default)
-    return pd.concat(gaps, names=["table", "variant"])
 
 
 def halves(model: SentenceTransformer) -> dict[str, SentenceTransformer]:

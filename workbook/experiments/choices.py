@@ -6,6 +6,7 @@ Texts end in EOS, as in the paper: with that suffix the half of the contextual t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ import pandas as pd
 from ..evaluation.effects import Quantity
 from ..methods import icl
 from ..training.recipe import Recipe
-from .causal2vec import evaluate_variant, parts_learned, printed_choices, without_context
+from .causal2vec import evaluate_variant, parts_learned, without_context
 from .compare import differences, judged, quantities
 from .grid import SUITES, Experiment, Variant
 from .sinks import WHOLE_EOS, arm, fewer, inside, recipe
@@ -86,6 +87,15 @@ without: the arms have the same steps and pairs, not the same tokens.
 """
 EXPERIMENTS = (CHOICES, EXAMPLES)
 
+STANDARD = {
+    "components": "causal2vec",
+    "freezing": "frozen",
+    "position": "after",
+    "tokens": "1",
+    "representation": "contextual+eos",
+}
+"""The method as it is: its row in each published table."""
+
 _PRINTED = {("position", "before"): BEFORE, ("freezing", "trained"): TRAINED} | {
     ("tokens", str(count)): f"{count} tokens" for count in TOKENS
 }
@@ -105,11 +115,12 @@ def with_standard(length: pd.DataFrame, choices: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([length[length["variant"] == WHOLE_EOS], judged(choices)], ignore_index=True)
 
 
-def effects(rows: pd.DataFrame) -> pd.DataFrame:
+def effects(rows: pd.DataFrame, gaps: pd.DataFrame) -> pd.DataFrame:
     """What each choice changes, paired by item and by seed, beside what the paper prints.
 
     Args:
         rows: From :func:`with_standard`.
+        gaps: What the paper prints, from :func:`printed`.
 
     Returns:
         Rows for `workbook.figures.forest`: ``pair`` (the choice), ``task`` (part of the vector, suite), ``effect`` in
@@ -123,10 +134,30 @@ def effects(rows: pd.DataFrame) -> pd.DataFrame:
         pairs = {one.name: (one.name, WHOLE_EOS) for one in CHOICES.variants}
         found.append(differences(scores[scores["part"] == part], pairs, {suite: panel}).assign(part=part))
     table = pd.concat(found, ignore_index=True).rename(columns={"points": "effect"}).assign(threshold=0.0)
-    gaps = printed_choices().loc[[*_PRINTED]]
+    gaps = gaps.loc[[*_PRINTED]]
     bounds = pd.DataFrame({"paper_low": gaps.min(axis=1), "paper_high": gaps.max(axis=1)})
     bounds.index = pd.MultiIndex.from_product([_PRINTED.values(), ["whole"]], names=["pair", "part"])
     return table.join(bounds, on=["pair", "part"])
+
+
+def printed(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """What the paper's ablations print against the method as it is.
+
+    Args:
+        tables: The published tables by the names in :data:`STANDARD`: columns model, variant, task_type and score.
+
+    Returns:
+        Index: the table, its row. Columns: models. Cells: difference of averages over tasks, in points; NaN for a model
+        that the table does not have.
+
+    Source: Causal2Vec, tables 2 to 5 and 10.
+    """
+    gaps = {}
+    for table, default in STANDARD.items():
+        rows = tables[table].query("task_type == 'average'")
+        scores = rows.pivot(index="variant", columns="model", values="score")
+        gaps[table] = scores.sub(scores.loc[default]).drop(default)
+    return pd.concat(gaps, names=["table", "variant"])
 
 
 def listening(rows: pd.DataFrame) -> pd.DataFrame:
