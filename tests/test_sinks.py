@@ -20,7 +20,7 @@ from workbook.errors import InvalidValueError, UnknownNameError
 from workbook.evaluation import SUITES
 from workbook.evaluation.effects import effect
 from workbook.evaluation.outcomes import Outcomes
-from workbook.experiments import Record, sinks
+from workbook.experiments import Record, choices, sinks
 from workbook.experiments.suite import suites
 from workbook.methods import icl
 from workbook.modules import ContextualPooling
@@ -298,7 +298,7 @@ def test_an_encoder_without_a_decoder_is_measured_without_instructions():
 
 def test_a_choice_differs_from_the_factorials_arm_in_one_thing():
     baseline = sinks.LENGTH.variant(sinks.WHOLE_EOS)
-    chains = {one.name: one.chain("night", "smollm2-135m") for one in (baseline, *sinks.CHOICES.variants)}
+    chains = {one.name: one.chain("night", "smollm2-135m") for one in (baseline, *choices.CHOICES.variants)}
     own = asdict(chains.pop(sinks.WHOLE_EOS))
     assert [*chains] == [
         "before the instruction",
@@ -319,14 +319,14 @@ def test_a_choice_differs_from_the_factorials_arm_in_one_thing():
     assert {name: asdict(chain) for name, chain in chains.items()} == {
         name: own | change for name, change in changed.items()
     }
-    trained = {one.trained_by("night", "smollm2-135m").fingerprint() for one in (baseline, *sinks.CHOICES.variants)}
+    trained = {one.trained_by("night", "smollm2-135m").fingerprint() for one in (baseline, *choices.CHOICES.variants)}
     assert len(trained) == 1
 
 
 def test_examples_are_one_factor_and_the_token_the_other():
     """Of SmolLM2's inputs: what the arms read of one query and one document differs in nothing else."""
     tokenizer, read = backbones.load_tokenizer("smollm2-135m"), {}
-    for one in sinks.EXAMPLES.variants:
+    for one in choices.EXAMPLES.variants:
         layout = one.chain("night", "smollm2-135m").layout()
         for asked in (instruction_of("DocsRetrieval"), None):
             (row,) = layout.encode(tokenizer, ["a cat"], asked, 48, contextual_tokens=1)
@@ -344,9 +344,11 @@ def test_examples_are_one_factor_and_the_token_the_other():
             with_token, without = (read[f"{method}, {kind}", asked] for method in ("causal2vec", "last token"))
             assert with_token.count(CONTEXT) == 1
             assert [token for token in with_token if token != CONTEXT] == without
-    trainings = {one.trained_by("night", "smollm2-135m").fingerprint() for one in sinks.EXAMPLES.variants}
+    trainings = {one.trained_by("night", "smollm2-135m").fingerprint() for one in choices.EXAMPLES.variants}
     assert len(trainings) == 1
-    assert len({sinks.EXAMPLES.fingerprint(one, 0, "night", "smollm2-135m") for one in sinks.EXAMPLES.variants}) == 4
+    assert (
+        len({choices.EXAMPLES.fingerprint(one, 0, "night", "smollm2-135m") for one in choices.EXAMPLES.variants}) == 4
+    )
 
 
 @pytest.mark.parametrize("method", ["causal2vec", "last token"])
@@ -360,7 +362,7 @@ def test_arms_with_examples_are_trained_by_them(encoder, own, tmp_path, method):
     given = stage(own, "contrastive", name="contextual", steps=2, max_length=200, gradient_checkpointing=True)
     made = {}
     for kind in ("examples", "no examples"):
-        arm = sinks.EXAMPLES.variant(f"{method}, {kind}")
+        arm = choices.EXAMPLES.variant(f"{method}, {kind}")
         options = {**arm.options, "suffix": "eos", "max_length": 200}
         options |= {"encoder": encoder} if arm.method == "causal2vec" else {}
         options |= {"examples": {asked: [("a query", "its answer")]}} if "examples" in arm.options else {}
