@@ -226,7 +226,7 @@ def chosen():
 
 
 def test_a_choice_changes_the_mean_over_tasks_and_common_seeds(chosen):
-    found = choices.effects(chosen, GAPS).set_index(["pair", "task"])
+    found = choices.effects(chosen, GAPS).set_index(["pair", "panel"])
     assert len(found) == 3 * len(choices.CHOICES.variants)
     score = chosen[chosen["metric"] == "score"].set_index(["variant", "part", "seed", "task"])["score"]
     for suite in ("docs", "other"):
@@ -236,11 +236,13 @@ def test_a_choice_changes_the_mean_over_tasks_and_common_seeds(chosen):
     half = score.loc["random encoder", "context", [0, 1, 2], "DocsRetrieval"]
     assert half.max() < 5, "at chance, so that its half is below the other's"
     assert found.loc[("random encoder", "half of C, docs"), "high"] < 0
+    starred = {one for one in found["label"] if one.endswith("*")}
+    assert starred == {"8 tokens*", "random encoder*", "torch's length*"}, "their halves of C did not learn"
 
 
 def test_choices_stand_beside_what_the_paper_prints(chosen):
     """By hand from tables 3 to 5: trained 64.72 and 67.66 against frozen 64.43 and 67.79, and so on."""
-    found = choices.effects(chosen, GAPS).set_index(["pair", "task"])[["paper_low", "paper_high"]].round(2)
+    found = choices.effects(chosen, GAPS).set_index(["pair", "panel"])[["paper_low", "paper_high"]].round(2)
     wanted = {choices.BEFORE: [-0.16, -0.09], choices.TRAINED: [-0.13, 0.29], "8 tokens": [-0.17, -0.17]}
     for variant, bounds in wanted.items():
         assert list(found.loc[variant, "whole, other"]) == bounds
@@ -249,10 +251,13 @@ def test_choices_stand_beside_what_the_paper_prints(chosen):
 
 
 def test_listening_is_what_another_token_changes_in_the_ranks(chosen):
-    found = choices.listening(chosen)
-    assert list(found.index) == [one.name for one in choices.CHOICES.variants]
-    heard = chosen[(chosen["metric"] == "heard") & (chosen["variant"] == "chat form")].groupby("task")["score"].mean()
-    assert found.loc["chat form", "its document's"].startswith(f"{heard['oracle'] - heard['own']:.1f} (")
+    found = choices.listening(chosen).set_index(["variant", "token"])
+    assert len(found) == 4 * len(choices.CHOICES.variants)
+    heard = chosen[chosen["metric"] == "heard"].groupby(["variant", "task"])["score"].mean()
+    for variant, token, replacement in (("chat form", "its document's", "oracle"), ("2 tokens", "the mean", "mean")):
+        one = found.loc[variant, token]
+        assert one["points"] == pytest.approx(heard[variant, replacement] - heard[variant, "own"], abs=1e-3)
+        assert one["low"] < one["points"] < one["high"]
 
 
 def test_a_choice_whose_contextual_half_did_not_learn_is_not_tested(chosen):

@@ -344,11 +344,9 @@ def test_examples_are_one_factor_and_the_token_the_other():
             with_token, without = (read[f"{method}, {kind}", asked] for method in ("causal2vec", "last token"))
             assert with_token.count(CONTEXT) == 1
             assert [token for token in with_token if token != CONTEXT] == without
-    trainings = {one.trained_by("night", "smollm2-135m").fingerprint() for one in choices.EXAMPLES.variants}
-    assert len(trainings) == 1
-    assert (
-        len({choices.EXAMPLES.fingerprint(one, 0, "night", "smollm2-135m") for one in choices.EXAMPLES.variants}) == 4
-    )
+    variants, at = choices.EXAMPLES.variants, ("night", "smollm2-135m")
+    assert len({one.trained_by(*at).fingerprint() for one in variants}) == 1
+    assert len({choices.EXAMPLES.fingerprint(one, 0, *at) for one in variants}) == 4
 
 
 @pytest.mark.parametrize("method", ["causal2vec", "last token"])

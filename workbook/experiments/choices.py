@@ -1,7 +1,7 @@
 """The choices that the paper ablates in tables 3 to 5, experiments of notebook 05: place, number and encoder of the
 contextual token, and in-context examples.
 
-Texts end in EOS, as in the paper: with that suffix the half of the contextual token learns.
+Texts end in EOS, as in the paper: with that suffix the half of the contextual token learned in `05_length`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BEFORE, TRAINED = "before the instruction", "trained encoder"
 
 
 def _eos(called: str, template: str = "causal2vec", **encoder: Any) -> Variant:
-    """As in the paper: EOS as suffix, under which the half of the contextual token learns."""
+    """The arm of `05_length` with EOS as suffix, but for one thing."""
     return arm(called, suffix="eos", template=template, encoder_options={"length": "word"} | encoder)
 
 
@@ -101,6 +101,9 @@ _PRINTED = {("position", "before"): BEFORE, ("freezing", "trained"): TRAINED} | 
 }
 """Variants by the published table and its row."""
 
+_REPLACED = {"swap": "another query's", "mean": "the mean", "zero": "zero", "oracle": "its document's"}
+"""What `probes.listening` puts in the place of a query's token, in words."""
+
 _PANELS = {"half of C, docs": ("docs", "context"), "whole, docs": ("docs", "whole"), "whole, other": ("other", "whole")}
 
 
@@ -123,21 +126,23 @@ def effects(rows: pd.DataFrame, gaps: pd.DataFrame) -> pd.DataFrame:
         gaps: What the paper prints, from :func:`printed`.
 
     Returns:
-        Rows for `workbook.figures.forest`: ``pair`` (the choice), ``task`` (part of the vector, suite), ``effect`` in
-        points, ``low`` and ``high`` (95 %), ``threshold``; ``paper_low`` and ``paper_high``, the least and the largest
-        difference of averages over the paper's models, of wholes.
+        Rows for `workbook.figures.forest`: ``label`` (the choice, with a star if the half of its contextual token did
+        not learn), ``panel`` (part of the vector, suite), ``effect`` in points over the seeds that both have, ``low``
+        and ``high`` (95 %, not corrected), ``detectable``, ``threshold``; ``paper_low`` and ``paper_high``, the least
+        and the largest difference of averages over the paper's models, of wholes.
 
     Source: Causal2Vec, tables 3 to 5.
     """
-    scores, found = rows[rows["metric"] == "score"], []
+    scores, learning, found = rows[rows["metric"] == "score"], parts_learned(rows), []
     for panel, (suite, part) in _PANELS.items():
         pairs = {one.name: (one.name, WHOLE_EOS) for one in CHOICES.variants}
         found.append(differences(scores[scores["part"] == part], pairs, {suite: panel}).assign(part=part))
-    table = pd.concat(found, ignore_index=True).rename(columns={"points": "effect"}).assign(threshold=0.0)
+    table = pd.concat(found, ignore_index=True).assign(threshold=0.0)
     gaps = gaps.loc[[*_PRINTED]]
     bounds = pd.DataFrame({"paper_low": gaps.min(axis=1), "paper_high": gaps.max(axis=1)})
     bounds.index = pd.MultiIndex.from_product([_PRINTED.values(), ["whole"]], names=["pair", "part"])
-    return table.join(bounds, on=["pair", "part"])
+    table = table.join(bounds, on=["pair", "part"]).rename(columns={"points": "effect", "task": "panel"})
+    return table.assign(label=[one + "*" * bool(learning[one]) for one in table["pair"]])
 
 
 def printed(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -167,17 +172,15 @@ def listening(rows: pd.DataFrame) -> pd.DataFrame:
         rows: From :func:`with_standard`; of the model in it nothing was measured with other tokens.
 
     Returns:
-        Index: the choice. Columns: what stands in for the token; cells: points of mean reciprocal rank x 100 with the
-        95 % interval, paired by query and seed, as text.
+        Columns ``variant``, ``token`` (what stands in for the query's own), ``points`` of mean reciprocal rank x 100 by
+        the last token's state, ``low`` and ``high`` (95 %, paired by query and seed).
     """
-    heard, found = rows[rows["metric"] == "heard"], {}
-    pairs = {"another query's": ("swap", "own"), "zero": ("zero", "own"), "its document's": ("oracle", "own")}
+    heard, found = rows[rows["metric"] == "heard"], []
+    pairs = {name: (replacement, "own") for replacement, name in _REPLACED.items()}
     for variant, part in heard.groupby("variant", sort=False):
         gaps = differences(part.assign(variant=part["task"], task="rank"), pairs, {"rank": "rank"})
-        found[variant] = {
-            one.pair: f"{one.points:.1f} ({one.low:.1f} to {one.high:.1f})" for one in gaps.itertuples(index=False)
-        }
-    return pd.DataFrame(found).T.rename_axis("trained with")
+        found.append(gaps.assign(variant=variant).rename(columns={"pair": "token"}))
+    return pd.concat(found, ignore_index=True)[["variant", "token", "points", "low", "high"]]
 
 
 def claimed(rows: pd.DataFrame) -> dict[str, Quantity]:
