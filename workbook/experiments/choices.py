@@ -87,6 +87,16 @@ without: the arms have the same steps and pairs, not the same tokens.
 """
 EXPERIMENTS = (CHOICES, EXAMPLES)
 
+_WITHOUT, _WITH, _LAST_WITHOUT, _LAST = (one.name for one in EXAMPLES.variants)
+_EXAMPLES = {
+    "examples, with C": (_WITH, _WITHOUT),
+    "examples, without C": (_LAST, _LAST_WITHOUT),
+    "C, with examples": (_WITH, _LAST),
+    "C, without examples": (_WITHOUT, _LAST_WITHOUT),
+    "C alone - examples alone": (_WITHOUT, _LAST),
+}
+"""Two arms of :data:`EXAMPLES` by what the first has more; the last pair is table 1's comparison with bge-en-icl."""
+
 STANDARD = {
     "components": "causal2vec",
     "freezing": "frozen",
@@ -181,6 +191,19 @@ def listening(rows: pd.DataFrame) -> pd.DataFrame:
         gaps = differences(part.assign(variant=part["task"], task="rank"), pairs, {"rank": "rank"})
         found.append(gaps.assign(variant=variant).rename(columns={"pair": "token"}))
     return pd.concat(found, ignore_index=True)[["variant", "token", "points", "low", "high"]]
+
+
+def by_examples(rows: pd.DataFrame) -> pd.DataFrame:
+    """What three examples in front of a query add, with a contextual token and without, and what the token adds.
+
+    Args:
+        rows: Of :data:`EXAMPLES`, as from ``Run.experiment``.
+
+    Returns:
+        Columns ``pair``, ``task`` (a suite), ``points``, ``low`` and ``high`` (95 %, not corrected), of whole vectors.
+    """
+    scores = rows[(rows["metric"] == "score") & (rows["part"] == "whole")]
+    return differences(scores, _EXAMPLES, {suite: suite for suite in ("docs", "other")}).drop(columns="detectable")
 
 
 def claimed(rows: pd.DataFrame) -> dict[str, Quantity]:
