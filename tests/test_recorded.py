@@ -103,7 +103,7 @@ STANDING = {
     "05_length": ("night", 35),
     "05_encoders": ("night", 15),
     "05_stages": ("night", 12),
-    "09_compress": ("cpu", 56),
+    "09_compress": ("cpu", 58),
 }
 """Experiments whose grids wait for scale night: the scale of the record that notebooks read, and its cells so far."""
 
