@@ -34,7 +34,7 @@ def mean(counts: np.ndarray, values: np.ndarray, gold: np.ndarray | None = None)
         values: Value of each item, (items,).
         gold: Not used.
     """
-    return counts @ values / counts.sum(axis=1)
+    return counts.astype(float) @ values / counts.sum(axis=1)
 
 
 def spearman(counts: np.ndarray, values: np.ndarray, gold: np.ndarray) -> np.ndarray:
@@ -48,10 +48,11 @@ def spearman(counts: np.ndarray, values: np.ndarray, gold: np.ndarray) -> np.nda
     Returns:
         float64 (resamples,), NaN where all drawn values or all drawn scores are equal.
     """
-    x, y, total = _ranks(counts, values), _ranks(counts, gold), counts.sum(axis=1, keepdims=True)
-    x, y = (ranks - (counts * ranks).sum(axis=1, keepdims=True) / total for ranks in (x, y))
+    x, y = (_ranks(counts, of) for of in (values, gold))
+    drawn, weighted = counts * y, counts * x
     with np.errstate(invalid="ignore"):  # no correlation where all drawn scores are equal
-        return (counts * x * y).sum(axis=1) / np.sqrt((counts * x**2).sum(axis=1) * (counts * y**2).sum(axis=1))
+        spread = np.einsum("ij,ij->i", weighted, x) * np.einsum("ij,ij->i", drawn, y)
+        return np.einsum("ij,ij->i", weighted, y) / np.sqrt(spread)
 
 
 def average_precision(counts: np.ndarray, values: np.ndarray, gold: np.ndarray) -> np.ndarray:
@@ -66,15 +67,18 @@ def average_precision(counts: np.ndarray, values: np.ndarray, gold: np.ndarray) 
         float64 (resamples,), NaN where no positive was drawn.
     """
     order = np.argsort(-values, kind="stable")
-    last_of_equals = np.append(np.diff(values[order]) != 0, True)
+    ends = np.flatnonzero(np.append(np.diff(values[order]) != 0, True))  # of each run of equal values
+    positive = np.flatnonzero(gold[order])
+    # Precision counts where a positive is, and among equals at their end.
+    run, first = np.unique(np.searchsorted(ends, positive), return_index=True)
     # Unlike counts[:, order], take keeps a resample side by side: sums over it are four times as fast.
-    drawn, ends = np.take(counts, order, axis=1), np.flatnonzero(last_of_equals)
-    found, seen = np.cumsum(drawn * gold[order], axis=1), np.cumsum(drawn, axis=1)
-    if len(ends) < len(order):
-        found, seen = np.take(found, ends, axis=1), np.take(seen, ends, axis=1)
-    gained = np.diff(found, axis=1, prepend=0)
+    drawn = np.take(counts, order, axis=1)
+    gained = np.take(drawn, positive, axis=1)
+    if len(run) < len(positive):
+        gained = np.add.reduceat(gained, first, axis=1)
+    found, seen = np.cumsum(gained, axis=1), np.take(np.cumsum(drawn, axis=1), ends[run], axis=1)
     with np.errstate(invalid="ignore"):  # a resample without positives has no average precision
-        return (gained * found / np.maximum(seen, 1)).sum(axis=1) / found[:, -1]
+        return np.einsum("ij,ij->i", gained, found / np.maximum(seen, 1)) / gained.sum(axis=1)
 
 
 def ratio(counts: np.ndarray, values: np.ndarray, gold: np.ndarray) -> np.ndarray:
@@ -85,18 +89,20 @@ def ratio(counts: np.ndarray, values: np.ndarray, gold: np.ndarray) -> np.ndarra
         values: Value of each item, such as the right words of a sentence, (items,).
         gold: Weight of each item, such as its number of words, (items,).
     """
+    counts = counts.astype(float)
     return counts @ values / (counts @ gold)
 
 
 def _ranks(counts: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Middle rank of each item among the drawn ones, (resamples, n)."""
+    """Middle rank of each item among the drawn ones, less the mean of these ranks, (resamples, n)."""
     _, group = np.unique(values, return_inverse=True)
     order = np.argsort(group, kind="stable")
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))
     sizes = np.take(counts, order, axis=1)
     if len(starts) < len(order):
         sizes = np.add.reduceat(sizes, starts, axis=1)
-    return np.take(np.cumsum(sizes, axis=1) - (sizes - 1) / 2, group, axis=1)
+    last = np.cumsum(sizes, axis=1)
+    return np.take(last - (sizes + last[:, -1:]) / 2, group, axis=1)
 
 
 STATISTICS: dict[str, Callable[..., np.ndarray]] = {
@@ -328,12 +334,12 @@ def units(texts: Iterable[object]) -> str:
 
 
 def _draws(groups: int, resamples: int, seed: list[int]) -> Iterator[np.ndarray]:
-    """Counts of the groups in each resample, float64 (some resamples, groups), so few at once that caches hold them."""
+    """Counts of the groups in each resample, int32 (some resamples, groups), so few at once that caches hold them."""
     blocks = _drawn_once if groups * resamples <= _REMEMBERED else _drawn
     rows = max(1, _AT_ONCE // groups)
     for counts in blocks(groups, resamples, tuple(seed)):
         for start in range(0, len(counts), rows):
-            yield counts[start : start + rows].astype(float)
+            yield counts[start : start + rows].astype(np.int32)
 
 
 def _drawn(groups: int, resamples: int, seed: tuple[int, ...]) -> Iterator[np.ndarray]:
