@@ -295,8 +295,8 @@ def compress(
     how: Annotated[
         str | None,
         typer.Option(
-            help="magnitude, wanda or sparsegpt with --sparsity, rtn or gptq with --form alone; by default, and for "
-            "--form beside --sparsity, the paper's: sparsegpt and gptq."
+            help="magnitude, wanda, sparsegpt or random (a control) with --sparsity, rtn or gptq with --form alone; by "
+            "default, and for --form beside --sparsity, the paper's: sparsegpt and gptq."
         ),
     ] = None,
     instruction: Annotated[str | None, typer.Option(help="With which the calibration texts are read.")] = None,
