@@ -263,7 +263,7 @@ def test_listening_is_what_another_token_changes_in_the_ranks(chosen):
 def test_what_examples_add_is_counted_with_the_contextual_token_and_without():
     rows = Record(EXPERIMENTS["05_examples"], "night").load().assign(source="night")
     found = choices.by_examples(rows).set_index(["pair", "task"])
-    assert len(found) == 2 * 5
+    assert len(found) == 2 * 6
     score = rows[rows["metric"] == "score"].set_index(["variant", "part", "task"])["score"].sort_index()
     tasks, points = list(SUITES["other"].tasks), {}
     for name, method in (("examples, with C", "causal2vec"), ("examples, without C", "last token")):
@@ -271,7 +271,9 @@ def test_what_examples_add_is_counted_with_the_contextual_token_and_without():
         points[name] = found.loc[(name, "other"), "points"]
         assert points[name] == pytest.approx(means[0] - means[1], abs=1e-3)
     token = found.loc[["C, with examples", "C, without examples"], "points"].xs("other", level="task")
-    assert token.iloc[0] - token.iloc[1] == pytest.approx(points["examples, with C"] - points["examples, without C"])
+    interaction = points["examples, with C"] - points["examples, without C"]
+    assert token.iloc[0] - token.iloc[1] == pytest.approx(interaction)
+    assert found.loc[("examples: with C - without", "other"), "points"] == pytest.approx(interaction)
     assert (found["low"] < found["points"]).all()
     assert (found["points"] < found["high"]).all()
 

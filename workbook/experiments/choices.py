@@ -12,7 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from ..evaluation.effects import Quantity
+from ..evaluation import OFFLINE_SUITES
+from ..evaluation.effects import Quantity, effect
 from ..methods import icl
 from ..training.recipe import Recipe
 from .causal2vec import evaluate_variant, parts_learned, without_context
@@ -89,13 +90,14 @@ EXPERIMENTS = (CHOICES, EXAMPLES)
 
 _WITHOUT, _WITH, _LAST_WITHOUT, _LAST = (one.name for one in EXAMPLES.variants)
 _EXAMPLES = {
-    "examples, with C": (_WITH, _WITHOUT),
-    "examples, without C": (_LAST, _LAST_WITHOUT),
-    "C, with examples": (_WITH, _LAST),
-    "C, without examples": (_WITHOUT, _LAST_WITHOUT),
-    "C alone - examples alone": (_WITHOUT, _LAST),
+    "examples, with C": {_WITH: 1, _WITHOUT: -1},
+    "examples, without C": {_LAST: 1, _LAST_WITHOUT: -1},
+    "examples: with C - without": {_WITH: 1, _WITHOUT: -1, _LAST: -1, _LAST_WITHOUT: 1},
+    "C, with examples": {_WITH: 1, _LAST: -1},
+    "C, without examples": {_WITHOUT: 1, _LAST_WITHOUT: -1},
+    "C alone - examples alone": {_WITHOUT: 1, _LAST: -1},
 }
-"""Two arms of :data:`EXAMPLES` by what the first has more; the last pair is table 1's comparison with bge-en-icl."""
+"""Weights of the arms of :data:`EXAMPLES`; the last is table 1's comparison with bge-en-icl."""
 
 STANDARD = {
     "components": "causal2vec",
@@ -200,10 +202,18 @@ def by_examples(rows: pd.DataFrame) -> pd.DataFrame:
         rows: Of :data:`EXAMPLES`, as from ``Run.experiment``.
 
     Returns:
-        Columns ``pair``, ``task`` (a suite), ``points``, ``low`` and ``high`` (95 %, not corrected), of whole vectors.
+        Columns ``pair``, ``task`` (a suite), ``points``, ``low`` and ``high`` (95 %, not corrected), of whole vectors;
+        paired by item and by seed.
     """
-    scores = rows[(rows["metric"] == "score") & (rows["part"] == "whole")]
-    return differences(scores, _EXAMPLES, {suite: suite for suite in ("docs", "other")}).drop(columns="detectable")
+    scores, found = rows[(rows["metric"] == "score") & (rows["part"] == "whole")], []
+    arms = {
+        suite: quantities(scores, {one.name: one.name for one in EXAMPLES.variants}, suite) for suite in OFFLINE_SUITES
+    }
+    for pair, weights in _EXAMPLES.items():
+        for suite, measured in arms.items():
+            gap = effect(weights, measured)
+            found.append((pair, suite, gap.value, gap.low, gap.high))
+    return pd.DataFrame(found, columns=["pair", "task", "points", "low", "high"])
 
 
 def claimed(rows: pd.DataFrame) -> dict[str, Quantity]:
