@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 import workbook
-from workbook import evaluation, probes
+from workbook import evaluation, papers, probes
 from workbook.experiments import anchor, get
 from workbook.experiments.suite import curve, held_out_loss
 from workbook.scale import get_scale
@@ -121,3 +121,32 @@ def test_variants_differ_in_their_first_stage_alone():
     assert sum(stage.steps for stage in longer) == sum(stage.steps for stage in both)
     pairs = [sum(stage.steps * stage.batch_size for stage in stages) for stages in (as_many, both)]
     assert pairs[0] == pairs[1]
+
+
+def test_what_the_paper_prints_is_paired_as_our_variants_are():
+    printed = anchor.printed({part: papers.published(f"anchor_{part}") for part in anchor.PRINTED})
+    # Table 10: 63.95 - 59.11 and 65.24 - 59.01. Tables 1, 3 and 10: 66.16 - 65.24 and 62.24 - 60.99 are the ends.
+    assert printed.loc["second alone - first alone"].tolist() == pytest.approx([4.84, 6.23])
+    assert printed.loc["both - second alone"].tolist() == pytest.approx([0.92, 1.25])
+    assert printed.loc["both - second, as many steps"].tolist() == pytest.approx([1.45] * 2)  # table 5
+    assert printed.loc["second, as many steps - second alone"].tolist() == pytest.approx([-0.21] * 2)
+    assert printed.loc["only Q2D - only D2Q"].tolist() == pytest.approx([0.24] * 2)  # table 3
+    assert printed.loc["alpha 0.8 - Anchor"].tolist() == pytest.approx([-0.07] * 2)  # table 4
+    # Of LLaMA2Vec there is retrieval alone; and tables 3 and 4 are of other tasks, so that they are not mixed.
+    compared = anchor.STAGES_COMPARED | anchor.FIRSTS_COMPARED
+    assert {*compared} - {*printed.index} == {
+        "LLaMA2Vec - none",
+        "LLaMA2Vec - Anchor",
+        "alpha 0.5 - none",
+        "alpha 0.8 - none",
+    }
+
+
+def test_models_after_both_stages_are_told_from_those_after_the_first():
+    stages = pd.DataFrame({"variant": [anchor.BOTH, anchor.LONGER], "metric": ["score", "loss"], "score": [1.0, 2.0]})
+    early = pd.DataFrame({"variant": [anchor.BOTH, anchor.BASELINE, anchor.BOTH_EOS], "metric": "score", "score": 3.0})
+    found = anchor.both_stages(stages, early)
+    assert found["variant"].tolist() == ["Anchor", "then Anchor", "contrastive alone", "then Anchor, closed by EOS"]
+    compared = {name for pair in (anchor.STAGES_COMPARED | anchor.FIRSTS_COMPARED).values() for name in pair}
+    recorded = {variant.name for one in anchor.EXPERIMENTS for variant in one.variants}
+    assert {name.removeprefix("then ") for name in compared} <= recorded

@@ -76,11 +76,9 @@ def test_the_records_of_the_project():
     assert list(problems(RECORDED)) == []
 
 
-SEEDS = {"06_stages": 4, "06_early": 4}
-"""How many, where not three: in one of the first three Anchor's first stage did not learn what it is for."""
-
 SCALES = dict.fromkeys(
-    ("03_recipes", "04_clusters", "04_hybrid", "04_keywords", "05_alone", "05_choices", "05_examples"), "night"
+    ("03_recipes", "04_clusters", "04_hybrid", "04_keywords", "05_alone", "05_choices", "05_examples", "06_early"),
+    "night",
 )
 """The scale of records that are whole, where not cpu."""
 
@@ -88,7 +86,7 @@ SCALES = dict.fromkeys(
 def missing(experiment, folder):
     """Cells that the record at its scale lacks or has too many; backbone: the default."""
     _, recorded = Record(experiment, SCALES.get(experiment.name, "cpu"), folder=folder).read()
-    wanted = [(variant.name, seed) for variant, seed in experiment.cells(range(SEEDS.get(experiment.name, 3)))]
+    wanted = [(variant.name, seed) for variant, seed in experiment.cells(range(3))]
     return sorted({(cell["variant"], cell["seed"]) for cell in recorded} ^ set(wanted))
 
 
@@ -103,6 +101,7 @@ STANDING = {
     "05_length": ("night", 35),
     "05_encoders": ("night", 15),
     "05_stages": ("night", 12),
+    "06_stages": ("night", 26),
     "09_compress": ("cpu", 58),
 }
 """Experiments whose grids wait for scale night: the scale of the record that notebooks read, and its cells so far."""

@@ -6,7 +6,7 @@ Texts have the suffix ``keywords``, except in the variants with EOS as in the pa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,25 @@ D2Q, BOTH, Q2D = "only D2Q", "Anchor", "only Q2D"
 UNTRAINED_EOS, BASELINE_EOS, BOTH_EOS = (f"{name}, closed by EOS" for name in (UNTRAINED, BASELINE, BOTH))
 ALPHAS = {D2Q: 0.0, BOTH: anchor.ALPHA, "alpha 0.5": 0.5, "alpha 0.8": 0.8, Q2D: 1.0}
 """Weight of the direction from query to document, by variant."""
+
+AFTER = {name: f"then {name}" for name in (*ALPHAS, LLAMA2VEC, BOTH_EOS)}
+"""Names of the models after both stages, by those after the first alone."""
+
+STAGES_COMPARED = {
+    "second alone - first alone": (BASELINE, BOTH),
+    "both - second alone": (AFTER[BOTH], BASELINE),
+    "second, as many steps - second alone": (LONGER, BASELINE),
+    "both - second, as many steps": (AFTER[BOTH], LONGER),
+    "both - second alone, with EOS": (AFTER[BOTH_EOS], BASELINE_EOS),
+}
+"""What the stages add: two variants by the name of their difference."""
+
+FIRSTS_COMPARED = {
+    **{f"{name} - none": (AFTER[name], BASELINE) for name in (BOTH, D2Q, Q2D, "alpha 0.5", "alpha 0.8", LLAMA2VEC)},
+    f"{Q2D} - {D2Q}": (AFTER[Q2D], AFTER[D2Q]),
+    **{f"{name} - {BOTH}": (AFTER[name], AFTER[BOTH]) for name in (D2Q, Q2D, "alpha 0.5", "alpha 0.8", LLAMA2VEC)},
+}
+"""What each kind of first stage is worth after both, likewise."""
 
 WRITTEN = 6
 """Number of pairs of which every model writes each side from the vector of the other."""
@@ -155,6 +174,52 @@ def learnt(rows: pd.DataFrame) -> pd.DataFrame:
             found.append(table.assign(variant=name).set_index("variant", append=True).swaplevel())
     table = pd.concat(found) if found else pd.DataFrame(columns=["fell", "saved"])
     return table.assign(counts=(table["fell"] >= FELL) & (table["saved"] >= SAVED))
+
+
+def both_stages(stages: pd.DataFrame, early: pd.DataFrame) -> pd.DataFrame:
+    """The scores of both experiments, with the names that the comparisons have.
+
+    Args:
+        stages, early: Rows of ``06_stages`` and ``06_early``, as from ``Run.experiment``.
+    """
+    after = early.assign(variant=early["variant"].replace(AFTER))
+    rows = pd.concat([stages, after])
+    return rows[rows["metric"] == "score"]
+
+
+PRINTED = ("objectives", "alpha", "steps", "stages")
+"""Tables of averages: `workbook.papers.published` has them by these names behind ``anchor_``."""
+
+
+def printed(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """The paper's differences for the comparisons of which it prints averages, in points.
+
+    Args:
+        tables: Those of :data:`PRINTED`, by name.
+
+    Returns:
+        By pair, a name in :data:`STAGES_COMPARED` or :data:`FIRSTS_COMPARED`: ``paper_low`` and ``paper_high``, the
+        least and the largest over the models and tables that print both.
+
+    Source: Anchor, tables 3, 4, 5 and 10. Those of EOS are the paper's own condition, and so are the others'.
+    """
+    called = {"untrained": UNTRAINED, "reconstruction": BOTH, "baseline": BASELINE, "anchor": AFTER[BOTH]}
+    called |= {"only-d2q": AFTER[D2Q], "only-q2d": AFTER[Q2D]}
+    called |= {"0.2": AFTER[BOTH], "0.5": AFTER["alpha 0.5"], "0.8": AFTER["alpha 0.8"]}
+    steps = tables["steps"]
+    steps = steps.assign(variant=steps["variant"].mask(steps["second"] > steps["second"].min(), LONGER))
+    average = tables["objectives"].query("task_type == 'average'")
+    chosen = [tables["stages"], tables["alpha"].assign(model=""), average, steps]
+    scores = [
+        table.replace({"variant": called}).pivot(index="variant", columns="model", values="score") for table in chosen
+    ]
+    found = {}
+    for pair, names in (STAGES_COMPARED | FIRSTS_COMPARED).items():
+        one, other = (name.removesuffix(", closed by EOS") for name in names)
+        gaps = [gap for table in scores if {one, other} <= {*table.index} for gap in table.loc[one] - table.loc[other]]
+        if gaps:
+            found[pair] = (min(gaps), max(gaps))
+    return pd.DataFrame.from_dict(found, orient="index", columns=["paper_low", "paper_high"]).rename_axis("pair")
 
 
 STAGES = Experiment(
