@@ -78,7 +78,9 @@ def test_the_paper_reads_the_anchor_first():
 def test_a_first_stage_counts_if_its_loss_fell_and_its_vector_is_read():
     directions = {"query to document": 1.0, "document to query": 2.0}
     own = {anchor.UNTRAINED: [5.0], anchor.BOTH: [3.0, 3.2], anchor.D2Q: [3.0, 3.0], anchor.Q2D: [4.6, 3.0]}
+    own |= {anchor.UNTRAINED_EOS: [3.4], anchor.BOTH_EOS: [3.0, 3.2]}
     saved = {anchor.UNTRAINED: [0.5], anchor.BOTH: [0.3, 0.2], anchor.D2Q: [0.3, 0.04], anchor.Q2D: [0.9, 0.9]}
+    saved |= {anchor.UNTRAINED_EOS: [0.0], anchor.BOTH_EOS: [0.3, 0.2]}
     rows = pd.DataFrame(
         [
             {"metric": what, "variant": name, "seed": seed, "task": direction, "score": value * by}
@@ -92,8 +94,15 @@ def test_a_first_stage_counts_if_its_loss_fell_and_its_vector_is_read():
     # Anchor's weights are 0.2 and 0.8, so that its numbers are 1.8 times those of the first direction.
     assert found.loc[(anchor.BOTH, 1), ["fell", "saved"]].tolist() == pytest.approx([1.8 * 1.8, 1.8 * 0.2])
     assert found.loc[(anchor.Q2D, 0), ["fell", "saved"]].tolist() == pytest.approx([0.4, 0.9])
+    # With EOS a model has fallen from the untrained one with EOS.
+    assert found.loc[anchor.BOTH_EOS, "fell"].tolist() == pytest.approx([1.8 * 0.4, 1.8 * 0.2])
     counts = found["counts"].unstack("seed").T.to_dict("list")
-    assert counts == {anchor.BOTH: [True, True], anchor.D2Q: [True, False], anchor.Q2D: [False, True]}
+    assert counts == {
+        anchor.BOTH: [True, True],
+        anchor.D2Q: [True, False],
+        anchor.Q2D: [False, True],
+        anchor.BOTH_EOS: [True, False],
+    }
 
 
 def test_a_stage_is_watched_by_what_its_claims_need(model):
@@ -115,19 +124,25 @@ def test_variants_differ_in_their_first_stage_alone():
     assert len({recipe.stages[-1].model_dump_json() for recipe in recipes}) == 1
     weights = [recipe.stages[0].options.get("alpha") for recipe in recipes]
     assert weights == [None, 0.2, 0.0, 1.0, 0.5, 0.8, None, None, 0.2]
-    longer, as_many = (anchor.STAGES.variant(name) for name in (anchor.LONGER, anchor.AS_MANY_PAIRS))
-    longer, as_many = (one.trained_by("cpu", "smollm2-135m").stages for one in (longer, as_many))
-    both = recipes[1].stages
-    assert sum(stage.steps for stage in longer) == sum(stage.steps for stage in both)
+
+
+@pytest.mark.parametrize(("scale", "steps"), [("cpu", [144, 54]), ("night", [772, 1272]), ("gpu", [570, 420])])
+def test_the_controls_are_as_long_as_both_stages(scale, steps):
+    controls = [anchor.STAGES.variant(name) for name in (anchor.LONGER, anchor.AS_MANY_PAIRS)]
+    longer, as_many = (one.trained_by(scale, "smollm2-135m").stages for one in controls)
+    both = anchor.EARLY.variant(anchor.BOTH).trained_by(scale, "smollm2-135m").stages
+    assert [stage.steps for stage in (*longer, *as_many)] == steps
+    assert longer[0].steps == sum(stage.steps for stage in both)
     pairs = [sum(stage.steps * stage.batch_size for stage in stages) for stages in (as_many, both)]
     assert pairs[0] == pairs[1]
 
 
 def test_what_the_paper_prints_is_paired_as_our_variants_are():
     printed = anchor.printed({part: papers.published(f"anchor_{part}") for part in anchor.PRINTED})
-    # Table 10: 63.95 - 59.11 and 65.24 - 59.01. Tables 1, 3 and 10: 66.16 - 65.24 and 62.24 - 60.99 are the ends.
+    # Table 10: 63.95 - 59.11 and 65.24 - 59.01. Of both stages, 66.16 - 65.24 there and 62.86 - 61.51 in table 1.
     assert printed.loc["second alone - first alone"].tolist() == pytest.approx([4.84, 6.23])
-    assert printed.loc["both - second alone"].tolist() == pytest.approx([0.92, 1.25])
+    assert printed.loc["both - second alone"].tolist() == pytest.approx([0.92, 1.35])
+    assert printed.loc["both - second alone, with EOS"].tolist() == pytest.approx([0.92, 1.35])
     assert printed.loc["both - second, as many steps"].tolist() == pytest.approx([1.45] * 2)  # table 5
     assert printed.loc["second, as many steps - second alone"].tolist() == pytest.approx([-0.21] * 2)
     assert printed.loc["only Q2D - only D2Q"].tolist() == pytest.approx([0.24] * 2)  # table 3

@@ -58,7 +58,8 @@ WRITTEN = 6
 """Number of pairs of which every model writes each side from the vector of the other."""
 
 FELL, SAVED = 0.5, 0.1
-"""Thresholds for a first stage to count as trained, see :func:`learnt`: nats per token; set when seed 0 was known."""
+"""Thresholds for a first stage to count as trained, see :func:`learnt`: nats per token; set when seed 0 of an earlier
+record, at ``cpu``, was known."""
 
 _EVERY = {"quick": 2, "cpu": 4, "night": 34, "gpu": 25, "paper": 25}  # steps; at night some 32,000 tokens
 _OPTIONS = {"suffix": "keywords"}
@@ -131,8 +132,8 @@ def _saved(losses: pd.DataFrame) -> pd.DataFrame:
 def early(sizes: Scale) -> Evaluator:
     """Retrieval over half the documents, and the loss on held-out pairs, while a stage trains.
 
-    While it trains, a stage cuts texts at its own ``max_length``, which at ``cpu`` is shorter than that of an
-    evaluation: the end of a curve differs from the scores of :func:`evaluate_variant`.
+    While it trains, a stage cuts texts at its own ``max_length``, which at ``cpu`` and ``night`` is shorter than that
+    of an evaluation: the end of a curve differs from the scores of :func:`evaluate_variant`.
 
     Source: Anchor, figures 2 and 4; the paper draws the loss of training.
     """
@@ -187,7 +188,7 @@ def both_stages(stages: pd.DataFrame, early: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["metric"] == "score"]
 
 
-PRINTED = ("objectives", "alpha", "steps", "stages")
+PRINTED = ("mteb", "objectives", "alpha", "steps", "stages")
 """Tables of averages: `workbook.papers.published` has them by these names behind ``anchor_``."""
 
 
@@ -201,15 +202,16 @@ def printed(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         By pair, a name in :data:`STAGES_COMPARED` or :data:`FIRSTS_COMPARED`: ``paper_low`` and ``paper_high``, the
         least and the largest over the models and tables that print both.
 
-    Source: Anchor, tables 3, 4, 5 and 10. Those of EOS are the paper's own condition, and so are the others'.
+    Source: Anchor, tables 1, 3, 4, 5 and 10. All are of texts that EOS ends; they stand beside our arms of either
+    suffix.
     """
     called = {"untrained": UNTRAINED, "reconstruction": BOTH, "baseline": BASELINE, "anchor": AFTER[BOTH]}
     called |= {"only-d2q": AFTER[D2Q], "only-q2d": AFTER[Q2D]}
     called |= {"0.2": AFTER[BOTH], "0.5": AFTER["alpha 0.5"], "0.8": AFTER["alpha 0.8"]}
     steps = tables["steps"]
     steps = steps.assign(variant=steps["variant"].mask(steps["second"] > steps["second"].min(), LONGER))
-    average = tables["objectives"].query("task_type == 'average'")
-    chosen = [tables["stages"], tables["alpha"].assign(model=""), average, steps]
+    averages = [tables[name].query("task_type == 'average'") for name in ("mteb", "objectives")]
+    chosen = [*averages, tables["alpha"].assign(model=""), steps, tables["stages"]]
     scores = [
         table.replace({"variant": called}).pivot(index="variant", columns="model", values="score") for table in chosen
     ]
