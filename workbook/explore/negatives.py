@@ -89,7 +89,7 @@ class NegativesExplorer(Panel):
             false_negatives(row.classes, row.batch_size, row.negatives, documents=row.documents)["chance"]
             for row in found.itertuples()
         ]
-        return found[[*keys, "chance", "pushed", "row_cosine", "batch_cosine"]].assign(closed_form=closed)
+        return found[[*keys, "chance", "pushed", "row_cosine", "batch_cosine"]].assign(closed_form=closed).round(2)
 
     def panel(self) -> widgets.VBox:
         """Sliders and menus, and below them the closed form beside the measurement."""
