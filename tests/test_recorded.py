@@ -102,7 +102,7 @@ STANDING = {
     "05_encoders": ("night", 15),
     "05_stages": ("night", 12),
     "06_stages": ("night", 26),
-    "09_compress": ("cpu", 74),
+    "09_compress": ("cpu", 80),
 }
 """Experiments whose grids wait for scale night: the scale of the record that notebooks read, and its cells so far."""
 
