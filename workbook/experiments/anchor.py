@@ -47,10 +47,11 @@ STAGES_COMPARED = {
 }
 """What the stages add: two variants by the name of their difference."""
 
+_OTHERS = (D2Q, Q2D, "alpha 0.5", "alpha 0.8", LLAMA2VEC)
 FIRSTS_COMPARED = {
-    **{f"{name} - none": (AFTER[name], BASELINE) for name in (BOTH, D2Q, Q2D, "alpha 0.5", "alpha 0.8", LLAMA2VEC)},
+    **{f"{name} - none": (AFTER[name], BASELINE) for name in (BOTH, *_OTHERS)},
     f"{Q2D} - {D2Q}": (AFTER[Q2D], AFTER[D2Q]),
-    **{f"{name} - {BOTH}": (AFTER[name], AFTER[BOTH]) for name in (D2Q, Q2D, "alpha 0.5", "alpha 0.8", LLAMA2VEC)},
+    **{f"{name} - {BOTH}": (AFTER[name], AFTER[BOTH]) for name in _OTHERS},
 }
 """What each kind of first stage is worth after both, likewise."""
 
