@@ -17,6 +17,7 @@ from . import (
     mixture,
     nv_embed,
     sinks,
+    untrained,
 )
 from .compare import differences, judged, learned, levels, paired, quantities, quantity
 from .curves import heights, steps_to_reach
@@ -27,7 +28,7 @@ from .summary import over_seeds
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for module in (
-        *(llm2vec, nv_embed, dictionary, lens, dial, mixture, causal2vec, sinks, choices),
+        *(untrained, llm2vec, nv_embed, dictionary, lens, dial, mixture, causal2vec, sinks, choices),
         *(anchor, equal_budget, compress, gritlm),
     )
     for experiment in module.EXPERIMENTS
