@@ -77,7 +77,10 @@ def test_the_records_of_the_project():
 
 
 SCALES = dict.fromkeys(
-    ("03_recipes", "04_clusters", "04_hybrid", "04_keywords", "05_alone", "05_choices", "05_examples", "06_early"),
+    (
+        *("01_untrained", "01_encoder", "01_prefix"),
+        *("03_recipes", "04_clusters", "04_hybrid", "04_keywords", "05_alone", "05_choices", "05_examples", "06_early"),
+    ),
     "night",
 )
 """The scale of records that are whole, where not cpu."""
