@@ -30,7 +30,7 @@ def test_three_poolings_stand_under_both_masks_and_nothing_trains():
     assert not any(one.seeded for one in variants)
     crossed = {(chain.attention, chain.pooling, one) for one, chain in chains.items() if one != "echo"}
     assert len({(attention, pooling) for attention, pooling, _ in crossed}) == len(crossed) == 6
-    assert all(name.startswith(attention) for attention, _, name in crossed)
+    assert all(name == f"{attention} {pooling.replace('_', ' ')}" for attention, pooling, name in crossed)
     assert chains["echo"].template != chains["causal mean"].template
 
 
