@@ -108,7 +108,7 @@ def size(notebook):
     for number, count in enumerate(lines, 1):
         if count > 30:
             yield f"In [{number}] has {count} lines, expected at most 30"
-    if total := len(json.dumps(notebook, indent=1, ensure_ascii=False).encode()) > 500_000:
+    if (total := len(json.dumps(notebook, indent=1, ensure_ascii=False).encode())) > 500_000:
         yield f"{total} bytes, expected at most 500 kB"
 
 

@@ -145,6 +145,8 @@ def test_to_contradict_a_claim_one_clause_of_several_needs_a_wider_interval():
     made = judge(claim("a > b", "a > b + 1", "a > b + 5.45"), MEASURED, scale="cpu")
     assert (made.verdict, made.findings["a > b + 5.45"].verdict) == ("inconclusive", "contradicted")
     assert made.why() == "One clause is contradicted alone, but not after correction for 3 clauses."
+    made = judge(claim("a > b", "a > b + 5.45", "a > b + 5.46"), MEASURED, scale="cpu")
+    assert made.why() == "2 clauses are contradicted alone, but not after correction for 3 clauses."
     assert verdict("a > b", "a > b + 1", "a > b + 5.6") == "contradicted"
 
 

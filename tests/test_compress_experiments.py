@@ -8,6 +8,8 @@ from torch import nn
 from training_tools import differing
 
 from workbook import methods
+from workbook.evaluation import OFFLINE_SUITES, SUITES
+from workbook.evaluation.outcomes import Outcomes
 from workbook.experiments import Experiment, get
 from workbook.experiments.compress import (
     CONTROL,
@@ -21,6 +23,7 @@ from workbook.experiments.compress import (
     STATES,
     UNTRAINED,
     WHOLE,
+    gains_beyond,
     judged_quantities,
     name,
 )  # fmt: skip
@@ -133,6 +136,20 @@ def test_every_claim_has_its_quantities():
         assert effect({"smaller_int8": 1, other: -1}, made).error is not None, "over the same tasks"
     fewer = rows[rows["variant"] != name("wanda", "4:8")]
     assert named - {*judged_quantities(fewer)} == {"wanda", "pruned_48"}
+
+
+def test_a_gain_is_what_labels_give_a_pruned_model_beyond_what_they_give_the_whole_one():
+    levels = {WHOLE: 70.0, name(WHOLE, retrained=LABELS): 73.0}
+    levels |= {name("wanda", "2:4"): 60.0, name("wanda", "2:4", LABELS): 68.0}
+    tasks = {task: suite for suite in OFFLINE_SUITES for task in SUITES[suite].tasks}
+    rows = pd.DataFrame(
+        {"source": "recorded", "variant": variant, "seed": seed, "task": task, "trained": True,
+         "outcomes": Outcomes.of_values([level - 1.0, level + 1.0, level], range(3))}
+        for variant, level in levels.items() for seed in range(2) for task in tasks
+    )  # fmt: skip
+    found = gains_beyond(rows)
+    assert found["points"].tolist() == pytest.approx([5.0, 5.0])
+    assert found[["criterion", "pattern", "suite"]].to_numpy().tolist() == [["wanda", "2:4", s] for s in OFFLINE_SUITES]
 
 
 @pytest.mark.parametrize("by", [LABELS, STATES, SCALED])

@@ -424,6 +424,7 @@ def test_a_mean_pairs_each_part_with_its_own():
     found = effect({"one": 1, "other": -1}, {"one": one, "other": other})
     assert found.value == pytest.approx(1.0)
     assert found.error < 1e-9
+    assert found.items == 400  # of two tasks; both parts were measured on the same
     assert effect({"it": 1}, {"it": other}).value == pytest.approx(np.mean([*base.values()]) + 0.01)
     assert [*one.on(["b"]).by_seed[0]] == ["low: b", "high: b"]
     with pytest.raises(MissingDataError, match="outcomes of c"):

@@ -227,7 +227,9 @@ def effect(
     if undefined := [task for task, of_task in by_task.items() if not np.isfinite(of_task).all()]:
         why = why or f"The score of {', '.join(filter(None, undefined)) or 'it'} is not a number."
     scores = constant + np.mean(list(by_task.values()), axis=0)
-    found = {"value": float(scores.mean()), "items": sum(one.items for one in first.values()), "seeds": count}
+    # The parts of a mean have their items in common if they were measured on the same.
+    distinct = {(task.rpartition(": ")[2], one.digest): one.items for task, one in first.items()}
+    found = {"value": float(scores.mean()), "items": sum(distinct.values()), "seeds": count}
     if several and count == 1:
         why = why or "It was trained with one seed only: what another training would give is not known."
     caveats = [q.caveat for _, q in measured if q.caveat]

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 import pandas as pd
 
 from ..compress import CONTROL, CRITERIA
-from ..evaluation.effects import Quantity
+from ..evaluation.effects import Quantity, effect
+from ..evaluation.suites import OFFLINE_SUITES
 from ..methods import retraining
 from ..scale import Scale, get_scale
 from .compare import learned, quantities
@@ -134,3 +135,25 @@ def judged_quantities(rows: pd.DataFrame) -> dict[str, Quantity]:
     single = {f"{what}_{short[p]}": name("sparsegpt", p, by)
               for p in patterns for what, by in (("labels", LABELS), ("states", STATES))}  # fmt: skip
     return {key: one for key, one in made.items() if one is not None} | mean(single)
+
+
+def gains_beyond(scores: pd.DataFrame) -> pd.DataFrame:
+    """What labels give back to each pruned model beyond what the same training gives the whole one, suite by suite.
+
+    Args:
+        scores: Rows of the metric ``score``, as from ``Run.experiment``.
+
+    Returns:
+        Columns ``criterion``, ``pattern``, ``suite``, ``points``, ``low``, ``high`` and ``detectable``.
+    """
+    rows = []
+    for how in CRITERIA:
+        for pattern in PATTERNS:
+            four = {"after": name(how, pattern, LABELS), "before": name(how, pattern)}
+            four |= {"whole after": name(WHOLE, retrained=LABELS), "whole": WHOLE}
+            for suite in OFFLINE_SUITES:
+                found = quantities(scores, four, suite)
+                if len(found) == len(four):
+                    gap = effect({"after": 1.0, "before": -1.0, "whole after": -1.0, "whole": 1.0}, found)
+                    rows.append((how, pattern, suite, gap.value, gap.low, gap.high, gap.detectable))
+    return pd.DataFrame(rows, columns=["criterion", "pattern", "suite", "points", "low", "high", "detectable"])

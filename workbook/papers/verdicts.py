@@ -151,8 +151,9 @@ class Verdict(BaseModel):
             return [found.why for found in self.findings.values()]
         if self.verdict != INCONCLUSIVE:
             return []
-        if any(one.verdict == CONTRADICTED for one in self.findings.values()):
-            return [f"One clause is contradicted alone, but not after correction for {len(self.findings)} clauses."]
+        if alone := sum(one.verdict == CONTRADICTED for one in self.findings.values()):
+            are = "One clause is" if alone == 1 else f"{alone} clauses are"
+            return [f"{are} contradicted alone, but not after correction for {len(self.findings)} clauses."]
         clauses, seen = self.claim.clauses(), []
         for clause in (clause for clause, found in self.findings.items() if found.verdict == INCONCLUSIVE):
             rooms = [clauses[clause].room(printed) for printed in self.claim.published_effects(clause).values()]
