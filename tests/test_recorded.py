@@ -80,6 +80,7 @@ SCALES = dict.fromkeys(
     (
         *("01_untrained", "01_encoder", "01_prefix"),
         *("03_recipes", "04_clusters", "04_hybrid", "04_keywords", "05_alone", "05_choices", "05_examples", "06_early"),
+        "08_encoding",
     ),
     "night",
 )

@@ -10,6 +10,7 @@ from . import (
     compress,
     dial,
     dictionary,
+    efficiency,
     equal_budget,
     gritlm,
     lens,
@@ -29,7 +30,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for module in (
         *(untrained, llm2vec, nv_embed, dictionary, lens, dial, mixture, causal2vec, sinks, choices),
-        *(anchor, equal_budget, compress, gritlm),
+        *(anchor, equal_budget, efficiency, compress, gritlm),
     )
     for experiment in module.EXPERIMENTS
 }

@@ -80,10 +80,10 @@ class CostCalculator(Panel):
     def table(self) -> pd.DataFrame:
         """A million texts by the largest of the models, on a device of 10^14 operations a second that is half used.
 
-        Money is in hours of the device, at a price of 1.
+        An hour of the device costs 2, as where the sliders begin.
         """
         largest = max(self.sizes, key=lambda name: self.sizes[name].weights)
-        return self.compare(largest, 1e6, 100, 0.5, 1.0).round(2)
+        return self.compare(largest, 1e6, 100, 0.5, 2.0).round(2)
 
     def panel(self) -> widgets.VBox:
         """A choice of model, sliders, and the table."""

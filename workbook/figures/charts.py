@@ -321,10 +321,11 @@ def scatter(
             axes.step(steps[x], steps[y], where="post", color="#555555", linewidth=1.1, zorder=1.5)
         for place, level in enumerate(levels(frame, hue)):
             rows = rows_of(part, hue, level)
+            color = cycle(OKABE_ITO, place)
             if low and high:
                 errors = np.clip([rows[y] - rows[low], rows[high] - rows[y]], 0, None)
-                axes.errorbar(rows[x], rows[y], errors, fmt="none", ecolor="black", elinewidth=0.8, capsize=2)
-            color = cycle(OKABE_ITO, place)
+                ink = color if hue else "black"
+                axes.errorbar(rows[x], rows[y], errors, fmt="none", ecolor=ink, elinewidth=0.8, capsize=2)
             if front:
                 rows = rows.sort_values(front, kind="stable")  # those on the front are drawn last, over the others
             filled = rows[front] if front else [True] * len(rows)

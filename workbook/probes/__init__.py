@@ -9,7 +9,7 @@ from .baselines import BASELINES, baseline_search
 from .batches import measured_negatives
 from .compute import SIZES, Bill, Size, estimate, padding_share, utilisation
 from .contextual import SINK, contextual_norms, layer_ranks, path_gradients
-from .cost import OF_ONE_RUN, encoding_cost, measured_front, pareto, training_cost
+from .cost import encoding_cost, measured_front, pareto, training_cost
 from .dial import (
     IDF,
     Collection,
@@ -52,7 +52,6 @@ __all__ = [
     "IDF",
     "IN_BATCH",
     "KEYWORD_KINDS",
-    "OF_ONE_RUN",
     "POSTING_BYTES",
     "REPLACEMENTS",
     "SINK",

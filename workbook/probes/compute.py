@@ -146,7 +146,7 @@ def utilisation(decoder: PreTrainedModel, batches: Sequence[tuple[int, int]], tu
     """Share of a device's peak that a decoder reaches, the peak being that of a bare product of matrices.
 
     The product is of 1,024 rows by a matrix of the model's width by four times that, in the decoder's dtype, timed in
-    turn with the batches.
+    turn with the batches; the fastest one is the peak, since what else a machine does only adds time.
 
     Args:
         decoder: A transformers decoder.
@@ -155,24 +155,26 @@ def utilisation(decoder: PreTrainedModel, batches: Sequence[tuple[int, int]], tu
 
     Returns:
         One row per turn (from 0) and batch: ``turn``, ``texts``, ``tokens``, ``seconds``, ``peak`` (operations a second
-        of the product in that turn) and ``utilisation`` (:meth:`Size.flops` a second, over the peak).
+        of the fastest product) and ``utilisation`` (:meth:`Size.flops` a second, over the peak).
 
     Raises:
         InvalidValueError: Numbers that are not positive whole ones.
     """
     turns, size, wide = whole("turns", turns), Size.of(decoder), decoder.config.hidden_size
     kind = {"device": decoder.device, "dtype": decoder.dtype}
-    left, right, rows = torch.ones(1024, wide, **kind), torch.ones(wide, 4 * wide, **kind), []
+    left, right = torch.ones(1024, wide, **kind), torch.ones(wide, 4 * wide, **kind)
+    products, rows = [], []
     with torch.no_grad():
         for turn in range(-1, turns):
-            product = _seconds(lambda: left @ right, decoder.device)
-            peak = 2 * left.numel() * right.shape[1] / product
+            products.append(_seconds(lambda: left @ right, decoder.device))
             for texts, tokens in batches:
                 shape = whole("texts", texts), whole("tokens", tokens)
                 ids = torch.ones(shape, dtype=torch.long, device=decoder.device)
                 spent = _seconds(lambda ids=ids: decoder(input_ids=ids, use_cache=False), decoder.device)
-                rows.append((turn, *shape, spent, peak, texts * size.flops(tokens) / spent / peak))
-    frame = pd.DataFrame(rows, columns=["turn", "texts", "tokens", "seconds", "peak", "utilisation"])
+                rows.append((turn, *shape, spent, texts * size.flops(tokens) / spent))
+    frame = pd.DataFrame(rows, columns=["turn", "texts", "tokens", "seconds", "reached"])
+    frame["peak"] = 2 * left.numel() * right.shape[1] / min(products)
+    frame["utilisation"] = frame.pop("reached") / frame["peak"]
     return frame[frame["turn"] >= 0].reset_index(drop=True)
 
 

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
     from ..training.recipe import Stage
 
-OF_ONE_RUN = "Of turns in one run: another run or machine may differ by more than the interval says."
-"""What limits every timing, as the caveat of a quantity."""
-
 
 def clock(device: torch.device) -> float:
     """Seconds from some moment on: of this process, where one thread of a CPU computes; else of the wall.
