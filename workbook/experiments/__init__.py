@@ -13,6 +13,7 @@ from . import (
     efficiency,
     equal_budget,
     gritlm,
+    layers,
     lens,
     llm2vec,
     mixture,
@@ -29,7 +30,7 @@ from .summary import over_seeds
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for module in (
-        *(untrained, llm2vec, nv_embed, dictionary, lens, dial, mixture, causal2vec, sinks, choices),
+        *(untrained, llm2vec, nv_embed, dictionary, lens, dial, mixture, causal2vec, sinks, choices, layers),
         *(anchor, equal_budget, efficiency, compress, gritlm),
     )
     for experiment in module.EXPERIMENTS
