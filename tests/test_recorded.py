@@ -104,8 +104,11 @@ STANDING = {
     "05_components": ("night", 18),
     "05_length": ("night", 35),
     "05_encoders": ("night", 15),
+    "05_layers": ("night", 3),
     "05_stages": ("night", 12),
     "06_stages": ("night", 26),
+    "07_methods": ("night", 27),
+    "08_forms": ("night", 2),
     "09_compress": ("cpu", 80),
 }
 """Experiments whose grids wait for scale night: the scale of the record that notebooks read, and its cells so far."""

@@ -352,10 +352,17 @@ def scatter(
 
 
 def _logarithmic(axes: Axes, values: pd.Series) -> None:
-    """A logarithmic horizontal axis, with ticks at the values if they are few; it says 2000 in place of 2 x 10^3."""
+    """A logarithmic horizontal axis, with ticks at the values if they are few; it says 2000 in place of 2 x 10^3.
+
+    Of values whose ticks would touch only the first has one.
+    """
     axes.set_xscale("log")
     if (few := np.sort(values.unique())).size < 8:
-        axes.xaxis.set(major_locator=FixedLocator(few), major_formatter=StrMethodFormatter("{x:g}"))
+        apart = few[:1].tolist()
+        for value in few[1:]:
+            if np.log(value / apart[-1]) > 0.1 * np.log(few[-1] / few[0]):
+                apart.append(value)
+        axes.xaxis.set(major_locator=FixedLocator(apart), major_formatter=StrMethodFormatter("{x:g}"))
         axes.xaxis.set_minor_locator(NullLocator())
         return
     axes.xaxis.set_major_formatter(LogFormatter())
