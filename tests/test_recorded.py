@@ -104,7 +104,7 @@ STANDING = {
     "05_components": ("night", 18),
     "05_length": ("night", 35),
     "05_encoders": ("night", 15),
-    "05_layers": ("night", 3),
+    "05_layers": ("night", 4),
     "05_stages": ("night", 12),
     "06_stages": ("night", 26),
     "07_methods": ("night", 27),
