@@ -68,8 +68,8 @@ def models(backbone: str) -> dict[str, SentenceTransformer]:
     decoders: dict[str, SentenceTransformer] = {}
     made = {}
     for name in _IN_TURN:
-        method = name.removesuffix(KEPT)
-        method, options = _OTHERS[name] if name in _OTHERS else (method, METHODS.variant(method).options)
+        plain = name.removesuffix(KEPT)
+        method, options = _OTHERS.get(plain) or (plain, METHODS.variant(plain).options)
         attention = options.get("attention", methods.get(method).chain.attention)
         if attention not in decoders:
             decoders[attention] = methods.build("mean", backbone, attention=attention)
@@ -238,7 +238,7 @@ def gaps(rows: pd.DataFrame, weights: str = "float32", form: str = "float32", wi
     """
     rows = judged(rows)
     rows = rows[rows["metric"] == "mrr"].assign(task="mrr")
-    named = {key: part for key, part in rows.groupby(["weights", "form", "width"], sort=False)}
+    named = dict(iter(rows.groupby(["weights", "form", "width"], sort=False)))
     base = quantity(named.get((weights, form, width or rows["width"].max()), rows.head(0)))
     found = []
     for key, part in named.items():
