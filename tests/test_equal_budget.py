@@ -1,5 +1,7 @@
 """The experiments of notebook 07 on a tiny backbone: budgets that are equal, and decoders that are handed on."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
@@ -113,7 +115,18 @@ def test_what_went_before_counts_for_the_fingerprint():
 
 def test_measured_beside_its_parts():
     model = workbook.build("mean", "tiny-llama", max_length=200)
-    rows = equal_budget.evaluate_variant(model, SIZES)
+    read, preprocess = Counter(), model[0].preprocess
+    with pytest.MonkeyPatch.context() as patch:
+
+        def spy(texts, prompt=None, **kwargs):
+            read.update((text, prompt) for text in texts)
+            return preprocess(texts, prompt=prompt, **kwargs)
+
+        patch.setattr(model[0], "preprocess", spy)
+        rows = equal_budget.evaluate_variant(model, SIZES)
+    assert max(read.values()) <= 2, "once for scores and ranks, once for the loss, which asks for tensors"
+    assert "encode" not in vars(model)
+    assert not model[0].prefix_cache
     alone = evaluation.evaluate(model, scale=SIZES, instructions="docs", progress=False).set_index("task")
     scores = rows[rows["metric"] == "score"].set_index("task")["score"]
     assert scores[alone.index].tolist() == pytest.approx(alone["score"].tolist(), abs=1e-3)

@@ -1,5 +1,6 @@
 """What texts begin with is read once: the same vectors, from fewer tokens, and never in training."""
 
+import contextlib
 import pickle
 
 import numpy as np
@@ -9,7 +10,10 @@ from test_padding import counted
 from training_tools import tiny
 
 import workbook
+from workbook import evaluation
 from workbook.errors import InvalidValueError
+from workbook.evaluation.run import prefixes_kept
+from workbook.methods import icl
 from workbook.modules import load_embedder, prefix
 
 INSTRUCTION = "Given a question about gardening, find notes that help answer it"
@@ -118,6 +122,28 @@ def test_the_decoder_reads_the_prefix_once():
     (front,) = map(len, kept(cached))
     assert front > 100
     assert reads[0] - 16 * front <= reads[1] - front < reads[0] / 3
+
+
+def test_an_evaluation_reads_the_prefix_once():
+    plain, cached = pair("icl", examples=SHOTS)
+    whole = workbook.hybrid(plain, tiny("llm2vec", "tiny-llama"))
+    with prefixes_kept(whole), prefixes_kept(cached):
+        assert [part[0].prefix_cache for part in (plain, whole[0].second, cached)] == [True, False, True]
+        close(plain.encode(TEXTS, prompt=INSTRUCTION), cached.encode(TEXTS, prompt=INSTRUCTION), 0)
+    assert [part[0].prefix_cache for part in (plain, whole[0].second, cached)] == [False, False, True]
+
+
+def test_an_evaluation_reads_less_and_finds_the_same(monkeypatch):
+    found = []
+    for keeps in (prefixes_kept, lambda _: contextlib.nullcontext()):
+        monkeypatch.setattr("workbook.evaluation.run.prefixes_kept", keeps)
+        model = tiny("icl", "tiny-llama", examples=icl.examples())
+        seen = counted(model)
+        scores = evaluation.evaluate(model, "ParaphraseLadder", scale="quick", instructions="docs", max_length=200)
+        found.append((scores["score"].item(), seen["all"]))
+    (kept_score, less), (score, more) = found
+    assert kept_score == pytest.approx(score, abs=1e-3)
+    assert less < more / 2
 
 
 def test_a_hybrid_keeps_a_cache_in_each_half():

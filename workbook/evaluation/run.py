@@ -125,7 +125,7 @@ def evaluate(
         logger.info("%s is on %s, in %s", label, model.device, str(dtype).removeprefix("torch."))
         for length, group in groupby(found, key=lambda task: max_length or _length(task, scale)):
             kept, left = None if key is None else Kept(key, dtype, known, length), list(group)
-            with cut_to(model, length), _pool(model, devices) as pool:
+            with cut_to(model, length), prefixes_kept(model), _pool(model, devices) as pool:
                 encoder = Encoder(model, known, batch_size, pool)
                 while left:
                     task = left.pop(0)
@@ -307,6 +307,29 @@ def cut_to(model: SentenceTransformer, max_length: int) -> Iterator[None]:
     finally:
         for part, length in before:
             part.max_seq_length = length
+
+
+@contextlib.contextmanager
+def prefixes_kept(model: SentenceTransformer) -> Iterator[None]:
+    """Read instruction and examples once inside the block, and not with every text, where attention is causal.
+
+    Vectors are the same but for rounding; see ``prefix_cache`` of :class:`workbook.modules.Decoder`.
+
+    Args:
+        model: Any SentenceTransformer, or a hybrid.
+    """
+    from ..modules import Decoder
+
+    firsts = [next(iter(part), None) for part in _parts(model)]
+    decoders = [one for one in firsts if isinstance(one, Decoder) and one.attention == "causal"]
+    decoders = [one for one in decoders if not one.prefix_cache]
+    for decoder in decoders:
+        decoder.prefix_cache = True
+    try:
+        yield
+    finally:
+        for decoder in decoders:
+            decoder.prefix_cache = False
 
 
 def _parts(model: SentenceTransformer) -> list[SentenceTransformer]:

@@ -21,13 +21,13 @@ from .. import backbones, methods
 from ..corpora.authored import instruction_of
 from ..corpora.docs import load_docs
 from ..evaluation.outcomes import Outcomes
-from ..evaluation.run import cut_to
+from ..evaluation.run import cut_to, prefixes_kept
 from ..methods import causal2vec, icl
 from ..scale import get_scale
 from ..training.recipe import Recipe, Stage
 from .causal2vec import without_context
 from .grid import SUITES, Experiment, Variant
-from .suite import row, smaller, suites_and_loss
+from .suite import embedded_once, row, smaller, suites_and_loss
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -162,11 +162,11 @@ def evaluate_variant(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
         scores count against it.
     """
     pairs = load_docs().split("test").head(sizes.documents)
-    with cut_to(model, sizes.max_length):
+    with cut_to(model, sizes.max_length), embedded_once(model), prefixes_kept(model):
         rows = [suites_and_loss(model, sizes)]
-        asked = instruction_of("DocsRetrieval")
-        queries = model.encode(pairs["query"].head(sizes.queries).tolist(), prompt=asked, show_progress_bar=False)
-        documents = model.encode(pairs["document"].tolist(), show_progress_bar=False)
+        asked, queries = instruction_of("DocsRetrieval"), pairs["query"].head(sizes.queries)
+        queries = model.encode_query(queries.tolist(), prompt=asked, show_progress_bar=False)
+        documents = model.encode_document(pairs["document"].tolist(), show_progress_bar=False)
     cosines = model.similarity(queries, documents).numpy()
     ranks = (cosines >= cosines.diagonal()[:, None]).sum(axis=1)
     rows.append(row("queries", Outcomes.of_values(1 / ranks, pairs["id"].head(len(ranks)), factor=100), metric="rank"))

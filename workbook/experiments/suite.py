@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
@@ -178,6 +179,30 @@ def suites_and_loss(
     """
     scores = suites(model, sizes, others, english)
     return pd.concat([scores, loss_row(model, sizes)], ignore_index=True)
+
+
+@contextmanager
+def embedded_once(model: SentenceTransformer) -> Iterator[None]:
+    """Keep the vector of every text inside the block, by side and prompt, so that a second measure of it costs nothing.
+
+    Args:
+        model: An embedder, asked for NumPy vectors.
+    """
+    encode, kept = model.encode, {}
+
+    def remembered(inputs: list[str], **options: Any) -> Any:
+        if options.get("convert_to_tensor") or options.get("normalize_embeddings"):
+            return encode(inputs, **options)
+        vectors = kept.setdefault(tuple(options.get(name) for name in ("task", "prompt", "prompt_name")), {})
+        if new := [text for text in dict.fromkeys(inputs) if text not in vectors]:
+            vectors.update(zip(new, encode(new, **options), strict=True))
+        return np.stack([vectors[text] for text in inputs])
+
+    model.encode = remembered
+    try:
+        yield
+    finally:
+        del model.encode
 
 
 @contextmanager
