@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -119,7 +119,7 @@ def _bare(token: str) -> str:
     return token.removeprefix("#")
 
 
-def _forms(forms: dict[str, list[int]], token: str) -> Sequence[int]:
+def _forms(forms: Mapping[str, list[int]], token: str) -> Sequence[int]:
     """Ids of the tokens that spell a printed token, with a leading space or without."""
     bare = _bare(token)
     return [*forms.get(bare, ()), *forms.get(f" {bare}", ())]

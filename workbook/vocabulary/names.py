@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
@@ -54,15 +56,20 @@ def is_content_word(word: str) -> bool:
     return len(bare) >= SHORTEST and bare.isalpha() and bare.lower() not in ENGLISH_STOP_WORDS
 
 
-def token_forms(tokenizer: PreTrainedTokenizerBase, vocabulary: int) -> dict[str, list[int]]:
+def token_forms(tokenizer: PreTrainedTokenizerBase, vocabulary: int) -> Mapping[str, list[int]]:
     """Ids of the tokens by their text, leading space kept; special tokens are left out.
 
     Args:
         tokenizer: The tokenizer.
         vocabulary: Number of rows of the head, which may be more than the tokenizer has tokens.
     """
+    return _token_forms(tokenizer, min(vocabulary, len(tokenizer)))
+
+
+@lru_cache(maxsize=2)  # every view of the clusters asks again, and a vocabulary takes a second to decode
+def _token_forms(tokenizer: PreTrainedTokenizerBase, size: int) -> Mapping[str, list[int]]:
     forms, special = defaultdict(list), {*tokenizer.all_special_ids}
-    for token in range(min(vocabulary, len(tokenizer))):
+    for token in range(size):
         if token not in special:
             forms[token_text(tokenizer, token)].append(token)
-    return dict(forms)
+    return MappingProxyType(dict(forms))
