@@ -10,6 +10,7 @@ from training_tools import TEXTS, differing, stage, tiny, trained, weights
 
 from workbook import attention, objectives, training
 from workbook.errors import AttentionError, InvalidValueError
+from workbook.modules.prefix import watched
 from workbook.training import Adapter, Evaluator, Recipe
 from workbook.training.trainer import StageTrainer
 
@@ -197,6 +198,7 @@ def test_the_model_comes_back_as_it_was(own, objective, adapter):
     assert (model[0].attention, decoder.config._attn_implementation) == ("bidirectional", "sdpa")
     assert model[0].max_length == 77
     assert not decoder.is_activation_checkpointing
+    assert not watched(decoder), "a hook that is left keeps the prefix cache off"
     assert not any(module.training for module in model.modules())
 
 

@@ -90,6 +90,7 @@ def prepared(model: SentenceTransformer, stage: Stage, seed: int) -> Iterator[No
             part.to(dtypes[name])
         if stage.gradient_checkpointing:
             decoder.activation_checkpointing_disable()
+            decoder.disable_input_require_grads()  # transformers leaves its hook, beside which no prefix is kept
         set_attention_dropout(decoder, 0.0)
         decoder.set_attn_implementation(kernel)
         model.requires_grad_(True).eval()
