@@ -70,18 +70,20 @@ def test_the_drawing_of_the_methods_is_of_todays():
     pd.testing.assert_frame_equal(kept, describe(*kept["method"].unique()))
 
 
-@pytest.fixture(scope="module")
-def recorded():
-    """Levels of both suites by variant, of the records of notebook 07."""
-    rows = pd.concat(Record(get(name), "cpu").load(stale=True) for name in ("07_methods", "07_parts"))
+def recorded(scale, *names):
+    """Levels of both suites by variant, of records of notebook 07."""
+    rows = pd.concat(Record(get(name), scale).load(stale=True) for name in names)
     rows = rows[rows["metric"] == "score"].assign(source="recorded")
     return levels(rows, {suite: suite for suite in OFFLINE_SUITES}).set_index(["variant", "task"])["score"]
 
 
-@pytest.mark.parametrize(("figure", "column"), [("07_average", "method"), ("07_grid", "variant")])
-def test_what_is_drawn_of_records_is_of_todays(figure, column, recorded):
+@pytest.mark.parametrize(
+    ("figure", "column", "records"),
+    [("07_average", "method", ("night", "07_methods")), ("07_grid", "variant", ("cpu", "07_methods", "07_parts"))],
+)
+def test_what_is_drawn_of_records_is_of_todays(figure, column, records):
     drawn = pd.read_csv(FIGURES / f"{figure}.csv").query("source == 'recorded'")
     states = drawn.get("state", pd.Series("trained", drawn.index))
     names = [*zip(drawn[column] + states.map({"trained": "", "untrained": UNTRAINED}), drawn["task"], strict=True)]
     assert len(names) == len({*names}) > 14
-    assert drawn["score"].tolist() == pytest.approx(recorded[names].tolist())
+    assert drawn["score"].tolist() == pytest.approx(recorded(*records)[names].tolist())
