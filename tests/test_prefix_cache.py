@@ -13,6 +13,7 @@ import workbook
 from workbook import evaluation
 from workbook.errors import InvalidValueError
 from workbook.evaluation.run import prefixes_kept
+from workbook.experiments import suite
 from workbook.methods import icl
 from workbook.modules import load_embedder, prefix
 
@@ -144,6 +145,16 @@ def test_an_evaluation_reads_less_and_finds_the_same(monkeypatch):
     (kept_score, less), (score, more) = found
     assert kept_score == pytest.approx(score, abs=1e-3)
     assert less < more / 2
+
+
+def test_states_that_are_kept_for_another_pooling_are_not_taken_for_those_behind_another_beginning():
+    (plain, cached), (_, other) = pair("last-token"), pair("last-token")
+    other[0].decoder = cached[0].decoder  # one decoder, two caches, as of two poolings
+    asked = [INSTRUCTION, INSTRUCTION.replace("gardening", "harvesting")]
+    with suite.read_once(cached[0].decoder):
+        for one in asked * 2:
+            for model in (cached, other):
+                close(model.encode(TEXTS, prompt=one), plain.encode(TEXTS, prompt=one))
 
 
 def test_a_hybrid_keeps_a_cache_in_each_half():

@@ -207,10 +207,15 @@ def embedded_once(model: SentenceTransformer) -> Iterator[None]:
 
 @contextmanager
 def read_once(decoder: PreTrainedModel) -> Iterator[None]:
-    """Keep the states of every batch inside the block, so that another pooling of the same texts costs no new pass."""
+    """Keep the states of every batch inside the block, so that another pooling of the same texts costs no new pass.
+
+    A pass that writes keys and values, or reads those of a kept beginning, is made again: its inputs do not say all.
+    """
     read, kept = decoder.forward, {}
 
     def remembered(**inputs: Any) -> BaseModelOutput:
+        if inputs.get("past_key_values") is not None:
+            return read(**inputs)
         key = hashlib.sha256()
         for name in sorted(inputs):
             value = inputs[name]
