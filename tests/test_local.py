@@ -7,6 +7,8 @@ import mteb
 import numpy as np
 import pandas as pd
 import pytest
+from mteb.abstasks import AbsTaskClassification
+from sklearn.base import clone
 
 from workbook import build
 from workbook.errors import DamagedFileError, MissingDataError, UnknownNameError
@@ -196,10 +198,30 @@ def test_classes_are_balanced_and_halves_apart(data):
     assert len(intents.dataset["train"]) == len(intents.dataset["test"]) == 12 * 20
 
 
+def classes():
+    return pd.DataFrame(labelled(["many"], 50) + labelled(["few"], 6), columns=["text", "label"])
+
+
 def test_the_rarest_class_sets_the_number_of_each():
-    frame = pd.DataFrame(labelled(["many"], 50) + labelled(["few"], 6), columns=["text", "label"])
-    test = frames.task("Some", "Classification", "Some.", frame, SMALL).dataset["test"]
+    test = frames.task("Some", "Classification", "Some.", classes(), SMALL).dataset["test"]
     assert np.unique(test["label"], return_counts=True)[1].tolist() == [3, 3]
+
+
+def test_a_classifier_takes_a_step_whatever_the_numbers_are_like():
+    # 8,192 numbers in a vector of length 1, as of a vocabulary: scikit-learn's classifier stays where it begins.
+    random = np.random.default_rng(0)
+    label = np.repeat(np.arange(50), 4)
+    vectors = 20 + random.random((50, 8192))[label] / 2 + random.random((len(label), 8192))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    plain = clone(AbsTaskClassification.evaluator_model).fit(vectors, label)
+    assert (plain.n_iter_.tolist(), len(set(plain.predict(vectors)))) == ([0], 1)
+    stepping = frames.task("Some", "Classification", "Some.", classes(), SMALL).evaluator_model
+    assert (stepping.fit(vectors, label).predict(vectors) == label).mean() > 0.9
+    assert stepping.tol == plain.tol
+    # Where a step was taken, nothing differs.
+    np.testing.assert_array_equal(
+        stepping.fit(1000 * vectors, label).coef_, clone(plain).fit(1000 * vectors, label).coef_
+    )
 
 
 def test_documents_are_those_of_the_queries_and_others(data):
