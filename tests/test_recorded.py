@@ -107,7 +107,7 @@ STANDING = {
     "05_layers": ("night", 4),
     "05_stages": ("night", 12),
     "06_stages": ("night", 26),
-    "07_methods": ("night", 35),
+    "07_methods": ("night", 38),
     "07_parts": ("night", 4),
     "08_forms": ("night", 2),
     "09_compress": ("cpu", 80),
