@@ -14,7 +14,7 @@ from workbook.errors import DamagedFileError, MissingDataError
 from workbook.evaluation.effects import Quantity
 from workbook.evaluation.outcomes import Outcomes
 from workbook.evaluation.suites import SUITES
-from workbook.files import ROOT
+from workbook.files import ROOT, data_path
 from workbook.papers import claims, ledger
 from workbook.papers.verdicts import Claim, judge
 from workbook.runs import report, runner
@@ -198,6 +198,17 @@ def test_without_an_interval_there_is_a_number_and_the_reason():
 )
 def test_an_effect_in_words(weights, suite, text):
     assert ledger.label(weights, suite) == text
+
+
+def test_quantities_have_words_of_their_own():
+    words = pd.read_csv(data_path("quantities.csv"))
+    clauses = [clause for claim in CLAIMS.values() for clause in claim.clauses().values()]
+    assert set(words["quantity"]) <= {name for clause in clauses for name in clause.weights}
+    assert words["quantity"].is_unique
+    assert not words["words"].str.contains("_| - |: ").any()
+    for clause in clauses:
+        several = {ledger.label({name: 1.0}) for name in clause.weights}
+        assert len(several) == len(clause.weights), clause
 
 
 # Files

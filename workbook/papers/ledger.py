@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from matplotlib.figure import Figure
 
 from .. import figures
 from ..errors import MissingDataError
-from ..files import atomic_file
+from ..files import atomic_file, data_path
 from . import claims, rules
 from .verdicts import CONTRADICTED, INCONCLUSIVE, NOT_TESTED, SUPPORTED, Claim, Finding, Verdict
 
@@ -212,16 +213,23 @@ def label(weights: Mapping[str, float], suite: str = "") -> str:
     """An effect in words: ``docs: mean - last token``.
 
     Args:
-        weights: Weight of each quantity.
+        weights: Weight of each quantity, by its name in a rule; ``data/quantities.csv`` says what figures call it.
         suite: The suite that it is measured on, if any.
     """
+    named = _quantities()
     terms = sorted(weights.items(), key=lambda item: item[1] < 0)  # what is claimed to be more comes first
     words = ""
     for name, weight in terms:
         factor = "" if abs(weight) == 1 else f"{abs(weight):g} x "
         sign = (" - " if weight < 0 else " + ") if words else ("-" if weight < 0 else "")
-        words += sign + factor + name.replace("_", " ")
+        words += sign + factor + named.get(name, name.replace("_", " "))
     return f"{suite}: {words}" if suite else words
+
+
+@lru_cache
+def _quantities() -> dict[str, str]:
+    """Words for quantities by name, where they are not the name itself; this project's data, so read once."""
+    return pd.read_csv(data_path("quantities.csv")).set_index("quantity")["words"].to_dict()
 
 
 def _words(clauses: pd.DataFrame) -> dict[str, str]:
