@@ -165,7 +165,8 @@ def write_legend(fig: Figure, handles: Mapping[str, Artist]) -> None:
 def write_names(fig: Figure, panels: list[tuple[Axes, pd.DataFrame]]) -> None:
     """Write a name beside each point, on the first of eight sides where it covers neither a point nor another name.
 
-    If all are taken it goes twice as far away; if that does not help, inside the axes where it covers the fewest.
+    If all are taken it goes farther away, at the end of a thin line; if that does not help, inside the axes where it
+    covers the fewest.
 
     Args:
         fig: The figure, finished but for the names.
@@ -188,15 +189,18 @@ def write_names(fig: Figure, panels: list[tuple[Axes, pd.DataFrame]]) -> None:
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
             )
             tried = []
-            for away, (right, up) in itertools.product((1, 2), _SIDES):
+            for away, (right, up) in itertools.product((1, 2, 4, 7), _SIDES):
                 text.set(position=(5 * away * right, 4 * away * up), ha=_ACROSS[right], va=_ALONG[up])
                 box = text.get_window_extent()
                 outside = not all(axes.bbox.contains(*corner) for corner in box.corners())
-                tried.append((outside, box.count_overlaps(taken), len(tried), text.get_position(), right, up))
+                tried.append((outside, box.count_overlaps(taken), away, len(tried), text.get_position(), right, up))
                 if not any(tried[-1][:2]):
                     break
-            *_, position, right, up = min(tried)
+            _, _, away, _, position, right, up = min(tried)
             text.set(position=position, ha=_ACROSS[right], va=_ALONG[up])
+            if away > 2:
+                line = {"arrowstyle": "-", "color": "#555555", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 3}
+                axes.annotate("", (x, y), position, textcoords="offset points", arrowprops=line, in_layout=False)
             taken.append(text.get_window_extent())
 
 
