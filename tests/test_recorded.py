@@ -100,7 +100,7 @@ STANDING = {
     "03_latents": ("night", 6),
     "04_pooling": ("night", 25),
     "04_dial": ("night", 2),
-    "04_mixture": ("night", 3),
+    "04_mixture": ("night", 9),
     "05_components": ("night", 18),
     "05_length": ("night", 35),
     "05_encoders": ("night", 15),
