@@ -168,6 +168,17 @@ def test_the_template_on_tokenizers_with_and_without_the_marks():
     assert len(smol) == size
 
 
+@pytest.mark.parametrize("text", ["soil.", "soil." * 40], ids=["whole", "cut"])
+def test_the_prompt_of_promptreps_ends_in_the_mark_that_opens_the_word(text):
+    smol = backbones.load_tokenizer("smollm2-135m")
+    ids, pooling_mask, _ = TEMPLATES["promptreps"].encode(smol, [text], "Find", 32)[0]
+    marks = torch.tensor([pooling_mask])
+    assert len(ids) <= 32
+    assert smol.decode(ids).startswith('Find\nThis sentence: " soil.')
+    assert smol.decode(ids).endswith(' " means in one word: "')
+    assert pooled_positions(marks, torch.ones_like(marks), "last").nonzero().tolist() == [[0, len(ids) - 1]]
+
+
 @pytest.mark.parametrize("pooling", ["max", "sum"])
 def test_the_instruction_is_not_pooled(pooling):
     """What its own states are does not matter, but for the last, which predicts the text; padding's don't either."""

@@ -284,7 +284,7 @@ def test_a_template_as_data():
         assert data.keys() == Template.model_fields.keys()
         assert bool(data["example"]) is name.endswith("icl")
         assert data["write_bos"] is name.startswith("causal2vec")
-        assert data["words_only"] is (name == "lens")
+        assert data["words_only"] is (name in ("lens", "promptreps"))
         assert Template.model_validate(data) == template
 
 

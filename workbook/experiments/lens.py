@@ -36,6 +36,11 @@ PROMPTED = "prompted last"
 message, after which it has nothing to say.
 """
 
+ONE_WORD = "last, one word"
+"""The last token behind the prompt of PromptReps, as LENS quotes it: the text means, in one word. PromptReps trains
+nothing: it is the variant named :data:`UNTRAINED` of this.
+"""
+
 CONTENT = "content"
 """Own content words and expansion together."""
 
@@ -45,10 +50,10 @@ _CONTENT, _MARKS = (_OWN, _EXPANSION), {_OWN: "*", _EXPANSION: "+"}
 
 
 def name(pooling: str, mask: str) -> str:
-    """Name of the variant of 04_pooling: one of :data:`POOLINGS`, or :data:`PROMPTED`, and one of :data:`MASKS`.
+    """Name of the variant of 04_pooling: a pooling or a prompted last token, and one of :data:`MASKS`.
 
     Args:
-        pooling: One of :data:`POOLINGS`, or :data:`PROMPTED`.
+        pooling: One of :data:`POOLINGS`, or :data:`PROMPTED` or :data:`ONE_WORD`.
         mask: One of :data:`MASKS`.
     """
     return f"{pooling}, {mask}"
@@ -111,6 +116,11 @@ def keywords(model: SentenceTransformer, sizes: Scale, top: int = 5, shown: int 
     return pd.concat([*rows, pd.DataFrame(texts)], ignore_index=True)
 
 
+def _one_word(variant: str, mask: str, stages: tuple[str, ...] = _STAGE) -> Variant:
+    options = {"attention": mask, "template": "promptreps", "pooling_options": {"pooling": "last"}}
+    return Variant(variant, "lens", stages, options)
+
+
 POOLING = Experiment(
     name="04_pooling",
     description="Attention by pooling of LENS: the offline suites",
@@ -118,6 +128,8 @@ POOLING = Experiment(
         Variant(UNTRAINED, "lens"),
         *(lexicon(name(pooling, mask), pooling, mask) for mask in MASKS for pooling in POOLINGS),
         *(lexicon(name(PROMPTED, mask), "last", mask, suffix="keywords") for mask in MASKS),
+        *(_one_word(f"{UNTRAINED}, {name(ONE_WORD, mask)}", mask, ()) for mask in MASKS),
+        *(_one_word(name(ONE_WORD, mask), mask) for mask in MASKS),
     ),
     sizes=smaller,
     measure=suites_and_loss,

@@ -65,6 +65,16 @@ TEMPLATES: dict[str, Template] = {
         plain=_pieces(_BOS, ("{text}", True), ("{eos}", False)),
         words_only=True,
     ),
+    # PromptReps' prompt as LENS quotes it (section 3.1.2), the text in quotation marks as in PromptEOL (Jiang et al.
+    # 2023). The vector is read at the last token, the mark that opens the word. Blanks keep the marks around the text
+    # tokens of their own, which stay when it is cut. PromptReps has no instruction; here it stands in front.
+    "promptreps": Template(
+        instructed=_pieces(
+            _BOS, ('{instruction}\nThis sentence: " ', False), ("{text}", True), (' " means in one word: "', False)
+        ),
+        plain=_pieces(_BOS, ('This sentence: " ', False), ("{text}", True), (' " means in one word: "', False)),
+        words_only=True,
+    ),
     # bge-en-icl (Li et al. 2024), released code: examples and query in one form, and the last token pooled, EOS. It
     # adds the three marks to the tokenizer as LENS does, and they are strings here for the same reason. Where its
     # tokenizer adds no EOS it pools <response>; here EOS is always written. The text is marked for other poolings.
