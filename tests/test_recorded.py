@@ -79,8 +79,17 @@ def test_the_records_of_the_project():
 SCALES = dict.fromkeys(
     (
         *("01_untrained", "01_encoder", "01_prefix"),
-        *("03_recipes", "04_clusters", "04_hybrid", "04_keywords", "05_alone", "05_choices", "05_examples", "06_early"),
-        "08_encoding",
+        *(
+            "03_recipes",
+            "04_clusters",
+            "04_hybrid",
+            "04_keywords",
+            "05_alone",
+            "05_choices",
+            "05_examples",
+            "05_layers",
+        ),
+        *("06_early", "08_encoding"),
     ),
     "night",
 )
@@ -104,7 +113,6 @@ STANDING = {
     "05_components": ("night", 18),
     "05_length": ("night", 35),
     "05_encoders": ("night", 15),
-    "05_layers": ("night", 4),
     "05_stages": ("night", 12),
     "06_stages": ("night", 26),
     "07_methods": ("night", 38),
