@@ -405,6 +405,27 @@ def test_what_other_heads_and_zeros_are_worth_at_one_setting(rows):
         dial.against_centre(rows, idf="off", top="7")
 
 
+def test_how_far_a_rank_falls_without_some_clusters(model):
+    sizes = get_scale("quick").model_copy(update={"queries": 8, "documents": 12, "max_length": 120})
+    rows = dial.faithful(model, sizes).assign(variant="untrained", seed=0, trained=False)
+    assert len(rows) == len(dial.FAITHFUL_HEADS) * 2 * len(dial.DELETED)
+    assert not rows["task"].duplicated().any()
+    assert (rows["items"] == 8).all()
+    assert rows["outcomes"].map(lambda one: one.reproduces_score()).all()
+    score = rows.set_index(["head", "order", "deleted"])["score"]
+    for head in dial.FAITHFUL_HEADS:  # without none of them nothing changes, whatever their order
+        assert score[head, "matched", 0] == score[head, "random", 0]
+    matched, drawn = ({"head": "k-means", "order": order, "deleted": 4} for order in ("matched", "random"))
+    of_matched = score["k-means", "matched", 0] - score["k-means", "matched", 4]
+    of_drawn = score["k-means", "random", 0] - score["k-means", "random", 4]
+    assert of_matched > 0
+    assert dial.fall(rows, matched).value == pytest.approx(of_matched)
+    assert dial.fall(rows, matched, drawn).value == pytest.approx(of_matched - of_drawn)
+    assert dial.fall(rows, matched, matched).value == pytest.approx(0)
+    with pytest.raises(MissingDataError, match="deleted"):
+        dial.fall(rows, {**matched, "deleted": 5})
+
+
 def test_curves_are_drawn(rows):
     curves = dial.curves(dial.crossing(rows))
     fig = figures.lines(curves, "bytes", "score", hue="head", low="low", high="high", panel="idf", logx=True)

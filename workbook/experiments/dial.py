@@ -1,4 +1,4 @@
-"""What are clusters for? Search by head, zero, idf and cut, on states that one model read once.
+"""What are clusters for? Search by head, zero, idf and cut, and without some clusters, on states read once.
 
 Not the full product of the dial's settings but its axes around a centre, 4,000 rows and the mean row as zero:
 
@@ -44,6 +44,8 @@ SHARES = (0.5, 0.25, 0.1, 0.03)
 """Shares of the documents' largest logits that lie above zero."""
 ROWS = (576, 1000, 2000, 8000, 16000)
 """Numbers of rows beside the centre's 4,000; the first is the width of the default backbone's states."""
+FAITHFUL_HEADS, DELETED = ("k-means", "random clusters"), (0, 1, 4, 16, 64)
+"""Heads whose clusters are deleted from queries, and how many."""
 WHOLE = "whole"
 """``top`` of vectors that are not cut."""
 
@@ -91,12 +93,8 @@ def measure(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
         per document, ``active``, ``cosine`` and ``readable`` (see `workbook.probes.lexicon_search`). Baselines have
         only ``head`` and ``bytes``.
     """
-    backbone = model[0].decoder.config.name_or_path
-    pairs = by_hash(load_docs().split("test")).head(sizes.documents)
-    queries = pairs["query"].head(sizes.queries).tolist()
-    with cut_to(model, sizes.max_length):
-        texts = probes.collect(model, queries, pairs["document"].tolist(), instruction_of("DocsRetrieval"))
-    frames = []
+    queries, texts = _collected(model, sizes)
+    backbone, frames = _backbone(model), []
 
     def add(found: pd.DataFrame, **setting: Any) -> None:
         shown = {name: value for name, value in setting.items() if name not in ("active", "cosine", "readable")}
@@ -125,6 +123,70 @@ def measure(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
                     said |= {"zero": f"share {zero}" if share else zero, "idf": idf}
                     add(part, **said, top=WHOLE if top == len(head) else str(top), **about)
     return pd.concat(frames, ignore_index=True)
+
+
+def _backbone(model: SentenceTransformer) -> str:
+    return model[0].decoder.config.name_or_path
+
+
+def _collected(model: SentenceTransformer, sizes: Scale) -> tuple[list[str], probes.Collection]:
+    """Queries of docs, test, and the states of them and of their documents; the first is right for the first."""
+    pairs = by_hash(load_docs().split("test")).head(sizes.documents)
+    queries = pairs["query"].head(sizes.queries).tolist()
+    with cut_to(model, sizes.max_length):
+        return queries, probes.collect(model, queries, pairs["document"].tolist(), instruction_of("DocsRetrieval"))
+
+
+def faithful(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
+    """The rank of the right document without some clusters of the query: best-matched ones, and as many at random.
+
+    Vectors are those of the dial with a tenth of the weights active and the collection's mean subtracted. As heads
+    random clusters are the control: the best-matched clusters are chosen knowing the right document.
+
+    Args:
+        model: As for :func:`measure`.
+        sizes: Likewise.
+
+    Returns:
+        One row per head, its seed, order and number, of the metric ``rank``: ``task`` (these in words), score (mean
+        reciprocal rank x 100), low, high, items and outcomes of queries; ``head``, ``head_seed``, ``order``
+        (``matched`` or ``random``) and ``deleted`` (number of clusters), see `workbook.probes.faithfulness`.
+    """
+    queries, texts = _collected(model, sizes)
+    heads, frames = probes.Heads(_backbone(model)), []
+    k = min(CLUSTERS, load_config(_backbone(model)).vocab_size // 8)
+    for kind in FAITHFUL_HEADS:
+        for seed in range(_SEEDS.get(sizes.name, 3)):
+            pooled = probes.pooled_logits(texts, heads.head(kind, k, seed))
+            vectors = probes.lexicon_vectors(pooled, probes.zero_at(pooled, 0.1), "subtracted")
+            found = probes.faithfulness(*vectors, range(len(queries)), deleted=DELETED)
+            found = found[found["change"] == "delete"]
+            for (order, deleted), part in found.groupby(["order", "clusters"]):
+                said = {"head": kind, "head_seed": seed, "order": order, "deleted": deleted}
+                task = ", ".join(f"{name} {value}" for name, value in said.items())
+                ranks = part.sort_values("query")["reciprocal_rank"]
+                frames.append(row(task, Outcomes.of_values(ranks, queries, factor=100), metric="rank", **said))
+    return pd.concat(frames, ignore_index=True)
+
+
+def fall(rows: pd.DataFrame, first: Mapping[str, Any], second: Mapping[str, Any] | None = None) -> Estimate:
+    """How far the mean reciprocal rank falls when clusters are deleted, in points; of two ways, how much farther.
+
+    Args:
+        rows: Rows of :func:`faithful`, of one variant.
+        first: Values of columns: ``head``, ``order`` and ``deleted``.
+        second: Of another way, whose fall is subtracted.
+
+    Raises:
+        MissingDataError: One of the two was not measured.
+    """
+    ways = {"first": (1.0, first)} | ({} if second is None else {"second": (-1.0, second)})
+    weights, found = {}, {}
+    for name, (sign, way) in ways.items():
+        for part, deleted, factor in (("whole", 0, sign), ("left", way["deleted"], -sign)):
+            weights[f"{name} {part}"] = factor
+            found[f"{name} {part}"] = measured(chosen(rows, **{**way, "deleted": deleted}))
+    return effect(weights, found)
 
 
 def chosen(rows: pd.DataFrame, **setting: Any) -> pd.DataFrame:
@@ -265,4 +327,13 @@ DIAL = Experiment(
     inputs=("docs", "instructions/docs.csv"),
     rerun_variants=(UNTRAINED,),
 )
-EXPERIMENTS = (DIAL,)
+FAITHFUL = Experiment(
+    name="04_faithfulness",
+    description="The rank of the right document without the clusters that explain its score, by head: docs",
+    variants=DIAL.variants,
+    sizes=_sizes,
+    measure=faithful,
+    inputs=DIAL.inputs,
+    rerun_variants=DIAL.rerun_variants,
+)
+EXPERIMENTS = (DIAL, FAITHFUL)
