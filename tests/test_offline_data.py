@@ -4,6 +4,7 @@ import contextlib
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from workbook import backbones
@@ -64,7 +65,7 @@ def test_mined_pairs(source, rows):
     assert mined["query_instruction"].nunique() == 1
 
 
-@pytest.mark.parametrize("mining", ["90", "99", "naive", "random"])
+@pytest.mark.parametrize("mining", ["90", "99", "naive", "random", "bm25"])
 def test_other_ways_of_mining_have_the_same_queries(mining):
     docs, base = load_docs().split("train"), blend.docs_mined()["docs"].to_pandas()
     rows = SOURCES[f"docs-mined-{mining}"]["pairs"]()["docs"].to_pandas()
@@ -75,6 +76,26 @@ def test_other_ways_of_mining_have_the_same_queries(mining):
     assert not rows[names].eq(rows["positive"], axis=0).any().any()
     assert rows[names].apply(lambda row: row.is_unique, axis=1).all()
     assert 0.01 * len(rows) < (rows["negative_1"] == base["negative_1"]).sum() + 50 * (mining == "random") < len(rows)
+
+
+def test_documents_that_bm25_finds_share_words_with_their_query():
+    """Against a naive count of the query's words, weighed by how few documents have them; and no encoder's choice."""
+
+    def words(text):
+        return {*re.findall(r"\w\w+", text.lower())}
+
+    share, common = {}, load_docs().split("train")["document"].map(words)
+    weight = np.log(len(common) / pd.Series([word for one in common for word in one]).value_counts())
+    for mining in ("random", "95", "bm25"):
+        rows = blend.docs_mined(mining=mining)["docs"].select(range(200)).to_pandas()
+        pairs = [(words(row.query), words(row.negative_1)) for row in rows.itertuples()]
+        share[mining] = np.mean([weight.reindex([*(q & d)]).sum() / weight.reindex([*q]).sum() for q, d in pairs])
+    assert share["bm25"] > share["95"] + 0.1 > share["random"] + 0.2
+    first, seventh = (
+        np.mean([len(words(q) & words(d)) for q, d in zip(rows["query"], rows[f"negative_{n}"], strict=True)])
+        for n in (1, 7)
+    )
+    assert first > seventh
 
 
 @pytest.mark.journey

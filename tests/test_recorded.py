@@ -89,7 +89,7 @@ SCALES = dict.fromkeys(
             "05_examples",
             "05_layers",
         ),
-        *("06_early", "08_encoding"),
+        *("06_early", "08_encoding", "08_forms"),
     ),
     "night",
 )
@@ -107,7 +107,8 @@ STANDING = {
     "03_pooling": ("night", 37),
     "03_dictionary": ("night", 46),
     "03_latents": ("night", 6),
-    "04_pooling": ("night", 25),
+    "04_pooling": ("night", 27),
+    "04_clusters": ("night", 51),
     "04_dial": ("night", 2),
     "04_mixture": ("night", 9),
     "05_components": ("night", 18),
@@ -117,7 +118,6 @@ STANDING = {
     "06_stages": ("night", 26),
     "07_methods": ("night", 38),
     "07_parts": ("night", 4),
-    "08_forms": ("night", 2),
     "09_compress": ("cpu", 80),
 }
 """Experiments whose grids wait for scale night: the scale of the record that notebooks read, and its cells so far."""

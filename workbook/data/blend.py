@@ -31,7 +31,8 @@ def docs_mined(rows: int | None = MINED, mining: str = "95") -> dict[str, Datase
 
     Args:
         rows: The first mined pairs; None for all.
-        mining: A key of ``workbook.corpora.authored.MININGS``, or ``random`` for documents drawn at random.
+        mining: A key of ``workbook.corpora.authored.MININGS``; ``random`` for documents drawn at random; or ``bm25``
+            for those that BM25 finds first, which no encoder has chosen.
 
     Raises:
         UnknownNameError: No such mining.
@@ -77,7 +78,10 @@ def docs_blend(clusters: str = "examples", classes: str = "labels") -> dict[str,
 def _mined(rows: int | None, mining: str) -> pd.DataFrame:
     """Columns query, positive, negative_1, ..."""
     train = load_docs().split("train").set_index("id")
-    ids = _drawn(hard_negatives()[:rows], list(train.index)) if mining == "random" else hard_negatives(mining)[:rows]
+    if chosen := {"random": _drawn, "bm25": _found}.get(mining):
+        ids = chosen(hard_negatives()[:rows], train)
+    else:
+        ids = hard_negatives(mining)[:rows]
     known = ids.map(set(train.index).__contains__).all(axis=1)  # isin is slow with the strings of pandas 3
     if not known.any():
         raise MissingDataError(
@@ -95,13 +99,29 @@ def _mined(rows: int | None, mining: str) -> pd.DataFrame:
     return pd.DataFrame({name: list(column) for name, column in texts.items()})
 
 
-def _drawn(mined: pd.DataFrame, documents: list[str]) -> pd.DataFrame:
+def _drawn(mined: pd.DataFrame, train: pd.DataFrame) -> pd.DataFrame:
     """The same queries with as many documents of other pairs, drawn at random with a fixed seed."""
-    draw, names = np.random.default_rng(0), list(mined.columns[1:])
+    draw, names, documents = np.random.default_rng(0), list(mined.columns[1:]), list(train.index)
     found = []
     for own in mined["id"]:
         others = draw.choice(len(documents), len(names) + 1, replace=False)
         found.append([documents[place] for place in others if documents[place] != own][: len(names)])
+    return mined.assign(**dict(zip(names, zip(*found, strict=True), strict=True)))
+
+
+def _found(mined: pd.DataFrame, train: pd.DataFrame) -> pd.DataFrame:
+    """The same queries with as many documents of other texts, those that BM25 finds first, the best first."""
+    import bm25s
+
+    documents, names = train["document"].drop_duplicates(), list(mined.columns[1:])
+    own = train.reindex(mined["id"])  # a pair that is not in this machine's corpus finds nothing, and is left out
+    options = {"stopwords": None, "return_ids": False, "show_progress": False}
+    index, found = bm25s.BM25(dtype="float64"), []
+    index.index(bm25s.tokenize(list(documents), **options), show_progress=False)
+    for words, right in zip(bm25s.tokenize(list(own["query"].fillna("")), **options), own["document"], strict=True):
+        scores = index.get_scores(words) if words else np.zeros(len(documents))
+        best = documents.iloc[np.argsort(-scores, kind="stable")[: len(names) + 1]]
+        found.append(best.index[best != right][: len(names)])
     return mined.assign(**dict(zip(names, zip(*found, strict=True), strict=True)))
 
 

@@ -27,7 +27,7 @@ INSTRUCTIONS = ("query_instruction", "document_instruction")
 ENDINGS = (".jsonl", ".csv", ".txt")
 """Endings of a user's file."""
 
-_OTHER_MININGS = ("random", *(one for one in MININGS if one != "95"))
+_OTHER_MININGS = ("random", "bm25", *(one for one in MININGS if one != "95"))
 _NEGATIVE = re.compile(r"negative(?:_(\d+))?")
 _WORDS = (5, 60)  # of a sentence of the docs corpus
 # Neither a single letter nor one of these abbreviations ends a sentence: "e.g. NumPy", "Cohen et al. (1996)".

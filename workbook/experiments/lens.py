@@ -172,6 +172,8 @@ BY_SIZE = Experiment(
         _trained_by("4000, random negatives", mined="docs-mined-random"),
         _trained_by("4000, random negatives, without teacher", mined="docs-mined-random", teacher=False),
         *(_trained_by(f"4000, {count} negatives", negatives=count) for count in (3, 7)),
+        _trained_by("4000, BM25's negatives", mined="docs-mined-bm25"),
+        _trained_by("4000, BM25's negatives, without teacher", mined="docs-mined-bm25", teacher=False),
     ),
     sizes=smaller,
     measure=suites_and_loss,

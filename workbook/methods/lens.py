@@ -84,8 +84,8 @@ def recipe(scale: str, backbone: str) -> Recipe:
 def varied(scale: str, backbone: str, *, teacher: bool = True, mined: str = "", negatives: int | None = None) -> Recipe:
     """:func:`recipe` with another teacher, other hard negatives, or more of them in at most as many texts a batch.
 
-    Our negatives are mined by the encoder that teaches. Random ones tell the teacher's scores from its choice. More
-    negatives mean fewer pairs, as the texts of a batch cost the same.
+    Our negatives are mined by the encoder that teaches. Random ones, and BM25's, tell the teacher's scores from its
+    choice. More negatives mean fewer pairs, as the texts of a batch cost the same.
 
     Args:
         scale: Name of the scale.
