@@ -6,7 +6,7 @@ import pytest
 from workbook import papers, probes
 from workbook.backbones import load_tokenizer
 from workbook.errors import InvalidValueError, UnknownNameError
-from workbook.explore import AtlasExplorer
+from workbook.explore import AtlasExplorer, atlas
 from workbook.probes import heads
 from workbook.vocabulary.clusters import clusters_of
 
@@ -92,3 +92,14 @@ def test_bad_input():
         AtlasExplorer("no-such-model", rows=[8])
     with pytest.raises(InvalidValueError, match="printed: expected a frame with the columns cluster and token"):
         AtlasExplorer("tiny-llama", PRINTED.drop(columns="token"), [8]).table()
+
+
+def test_the_papers_own_number_is_offered_once_it_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path))
+    monkeypatch.setattr(atlas, "ROWS", (8,))
+    monkeypatch.setattr(atlas, "PRINTED", 24)
+    assert AtlasExplorer("tiny-llama").rows == [8]
+    clusters_of("tiny-llama", 24)
+    assert AtlasExplorer("tiny-llama").rows == [8, 24]
+    monkeypatch.setattr(atlas, "PRINTED", 400)  # more than half of this vocabulary
+    assert AtlasExplorer("tiny-llama").rows == [8]

@@ -16,20 +16,25 @@ from .panel import Panel, answered, as_html, picture
 ROWS = (576, 1000, 2000, CLUSTERS)
 """Numbers of clusters to choose from; the first is the rank of SmolLM2-135M's head."""
 
+PRINTED = 8000
+"""Number of clusters of the model whose clusters LENS prints in table 4. It is offered once they are in the cache:
+``clusters_of(backbone, 8000)`` of `workbook.vocabulary.clusters` makes them, in minutes.
+"""
+
 
 class AtlasExplorer(Panel):
     """Clusters of a head by their number: where they lie, and which hold the words that share a cluster in print.
 
     Clusters are kept in the cache, those of a backbone once for all: with SmolLM2-135M on a core, all of :data:`ROWS`
     take some two minutes at first, and less than a second later. The table needs no more. A map takes two seconds for
-    576 clusters and up to twenty for 4,000, and is kept as long as the explorer.
+    576 clusters, up to twenty for 4,000 and about a minute for 8,000, and is kept as long as the explorer.
 
     Args:
         backbone: The name, folder or Hub id of a decoder with its language-model head.
         printed: Columns ``cluster`` and ``token``; None for the paper's 15 clusters,
             ``workbook.papers.published("lens_clusters")``.
-        rows: Numbers of clusters to choose from, four or more each; None for those of :data:`ROWS` that are half of the
-            vocabulary or less, or an eighth of a smaller one.
+        rows: Numbers of clusters to choose from, four or more each; None for those of :data:`ROWS`, and
+            :data:`PRINTED` if it is kept, that are half of the vocabulary or less, or an eighth of a smaller one.
 
     Raises:
         InvalidValueError: No number, or one that is not whole, below 4 or above the vocabulary.
@@ -39,13 +44,14 @@ class AtlasExplorer(Panel):
     """
 
     def __init__(self, backbone: str, printed: pd.DataFrame | None = None, rows: Sequence[int] | None = None):
-        most = load_config(backbone).vocab_size
+        most, self.heads = load_config(backbone).vocab_size, probes.Heads(backbone)
         if rows is None:
-            rows = [k for k in ROWS if k <= most // 2] or [max(4, most // 8)]
+            kept = [PRINTED] if self.heads.at_hand("k-means", PRINTED) else []
+            rows = [k for k in (*ROWS, *kept) if k <= most // 2] or [max(4, most // 8)]
         self.rows = sorted({whole("rows", k, 4, most, of="clusters") for k in rows})
         if not self.rows:
             raise InvalidValueError("rows", "at least one number of clusters", self.rows)
-        self.tokenizer, self.heads = load_tokenizer(backbone), probes.Heads(backbone)
+        self.tokenizer = load_tokenizer(backbone)
         self.printed = papers.published("lens_clusters") if printed is None else printed
         self._pairs: dict[int, pd.DataFrame] = {}
         self._maps: dict[int, pd.DataFrame] = {}
