@@ -13,7 +13,7 @@ from workbook import experiments, figures, probes
 from workbook.backbones import load_head, load_tokenizer
 from workbook.errors import InvalidValueError, MissingDataError, UnknownNameError
 from workbook.evaluation.outcomes import Outcomes
-from workbook.experiments import dial
+from workbook.experiments import dial, faithful
 from workbook.explore import Dial
 from workbook.modules import Lexicon
 from workbook.probes import HEADS, Head, Pooled
@@ -407,23 +407,48 @@ def test_what_other_heads_and_zeros_are_worth_at_one_setting(rows):
 
 def test_how_far_a_rank_falls_without_some_clusters(model):
     sizes = get_scale("quick").model_copy(update={"queries": 8, "documents": 12, "max_length": 120})
-    rows = dial.faithful(model, sizes).assign(variant="untrained", seed=0, trained=False)
-    assert len(rows) == len(dial.FAITHFUL_HEADS) * 2 * len(dial.DELETED)
+    rows = faithful.faithful(model, sizes).assign(variant="untrained", seed=0, trained=False)
+    assert len(rows) == len(dial.CLUSTERED) * 2 * len(faithful.DELETED)
     assert not rows["task"].duplicated().any()
     assert (rows["items"] == 8).all()
     assert rows["outcomes"].map(lambda one: one.reproduces_score()).all()
     score = rows.set_index(["head", "order", "deleted"])["score"]
-    for head in dial.FAITHFUL_HEADS:  # without none of them nothing changes, whatever their order
+    for head in dial.CLUSTERED:  # without none of them nothing changes, whatever their order
         assert score[head, "matched", 0] == score[head, "random", 0]
     matched, drawn = ({"head": "k-means", "order": order, "deleted": 4} for order in ("matched", "random"))
     of_matched = score["k-means", "matched", 0] - score["k-means", "matched", 4]
     of_drawn = score["k-means", "random", 0] - score["k-means", "random", 4]
     assert of_matched > 0
-    assert dial.fall(rows, matched).value == pytest.approx(of_matched)
-    assert dial.fall(rows, matched, drawn).value == pytest.approx(of_matched - of_drawn)
-    assert dial.fall(rows, matched, matched).value == pytest.approx(0)
+    assert faithful.fall(rows, matched).value == pytest.approx(of_matched)
+    assert faithful.fall(rows, matched, drawn).value == pytest.approx(of_matched - of_drawn)
+    assert faithful.fall(rows, matched, matched).value == pytest.approx(0)
     with pytest.raises(MissingDataError, match="deleted"):
-        dial.fall(rows, {**matched, "deleted": 5})
+        faithful.fall(rows, {**matched, "deleted": 5})
+    found = faithful.falls(rows).set_index(["deleted", "clusters"])["points"]
+    assert len(found) == 5 * (len(faithful.DELETED) - 1)
+    assert found["matched, k-means", 4] == pytest.approx(of_matched)
+    of_random = score["random clusters", "matched", 0] - score["random clusters", "matched", 4]
+    assert found[faithful.BEYOND, 4] == pytest.approx(of_matched - of_random)
+
+
+def test_what_the_meaning_of_clusters_is_worth(rows):
+    found = dial.meaning(rows)
+    assert len(found) == 4 * 2  # whole vectors alone, of 32 rows
+    one = found.query("zero == 'share 0.25' and idf == 'subtracted' and top == 'whole'")["effect"].item()
+    setting = {"k": 32, "zero": "share 0.25", "idf": "subtracted", "top": "whole", "head_seed": 0}
+    both = [dial.chosen(rows, head=head, **setting)["score"].item() for head in dial.CLUSTERED]
+    assert one == pytest.approx(both[0] - both[1])
+
+
+def test_readable_weights_stand_beside_the_score(rows):
+    lines = dial.curves(dial.chosen(rows, head=["k-means", "BM25"])).assign(model="it")
+    found, labels = dial.with_readable(lines)
+    assert labels == {"it, MRR": "mean reciprocal rank x 100", "it, readable": "readable weights (%)"}
+    read = found[found["panel"] == "it, readable"]
+    assert {*read["head"]} == {"k-means"}  # a baseline has no clusters
+    assert read["score"].tolist() == pytest.approx((100 * lines["readable"].dropna()).tolist())
+    assert read[["low", "high"]].isna().all().all()
+    assert (found["panel"] == "it, MRR").sum() == len(lines)
 
 
 def test_curves_are_drawn(rows):

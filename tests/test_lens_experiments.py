@@ -3,11 +3,12 @@
 import pytest
 
 import workbook
-from workbook import probes
+from workbook import papers, probes
 from workbook.corpora.authored import instruction_of
 from workbook.corpora.docs import load_docs
+from workbook.errors import UnknownNameError
 from workbook.evaluation.run import cut_to
-from workbook.experiments.lens import CONTENT, keywords
+from workbook.experiments.lens import CONTENT, keywords, published_gaps
 from workbook.experiments.suite import held_out_loss
 from workbook.scale import get_scale
 
@@ -36,3 +37,18 @@ def test_keywords_counts_what_the_probe_shows():
         kinds = shown.loc[shown["text"] == text, "kind"]
         assert named.count("*") >= (kinds == "own content word").sum()  # a name may hold a star, too
         assert len(named.split()) >= len(kinds)
+
+
+def test_published_gaps_are_those_of_the_tables():
+    """Tables 2 and 6 by hand; table 9 by its rows."""
+    rows = published_gaps(["SICK-R"]).set_index("label")
+    scores = papers.published("lens-datasets").query("task == 'SICK-R'").set_index("model")["score"]
+    gaps = [scores[f"LENS-{k}"] - scores["BGE-en-ICL"] for k in (4000, 8000)]
+    assert rows.loc["lexicon - dense: SICK-R", ["paper_low", "paper_high"]].tolist() == pytest.approx(sorted(gaps))
+    assert rows.loc["lexicon - dense: AIR-Bench", "paper_low"] == pytest.approx(50.28 - 52.93)
+    assert rows.loc["lexicon - dense: AIR-Bench", "paper_high"] == pytest.approx(52.75 - 52.93)
+    assert rows.loc["both - lexicon: Retrieval", "paper_low"] == pytest.approx(63.00 - 61.86)
+    assert rows.loc["both - dense: Retrieval", "paper_high"] == pytest.approx(63.00 - 61.67)
+    assert (rows["paper_low"] <= rows["paper_high"]).all()
+    with pytest.raises(UnknownNameError, match="table 9"):
+        published_gaps(["no such set"])

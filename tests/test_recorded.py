@@ -109,7 +109,7 @@ STANDING = {
     "03_latents": ("night", 6),
     "04_pooling": ("night", 27),
     "04_clusters": ("night", 51),
-    "04_dial": ("night", 2),
+    "04_dial": ("night", 3),
     "04_mixture": ("night", 9),
     "05_components": ("night", 18),
     "05_length": ("night", 35),

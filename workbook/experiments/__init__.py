@@ -12,6 +12,7 @@ from . import (
     dictionary,
     efficiency,
     equal_budget,
+    faithful,
     gritlm,
     layers,
     lens,
@@ -30,8 +31,8 @@ from .summary import over_seeds
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for module in (
-        *(untrained, llm2vec, nv_embed, dictionary, lens, dial, mixture, causal2vec, sinks, choices, layers),
-        *(anchor, equal_budget, efficiency, compress, gritlm),
+        *(untrained, llm2vec, nv_embed, dictionary, lens, dial, faithful, mixture, causal2vec, sinks, choices),
+        *(layers, anchor, equal_budget, efficiency, compress, gritlm),
     )
     for experiment in module.EXPERIMENTS
 }

@@ -1,4 +1,4 @@
-"""What are clusters for? Search by head, zero, idf and cut, and without some clusters, on states read once.
+"""What are clusters for? Search by head, zero, idf and cut, on states that one model read once.
 
 Not the full product of the dial's settings but its axes around a centre, 4,000 rows and the mean row as zero:
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -44,13 +45,13 @@ SHARES = (0.5, 0.25, 0.1, 0.03)
 """Shares of the documents' largest logits that lie above zero."""
 ROWS = (576, 1000, 2000, 8000, 16000)
 """Numbers of rows beside the centre's 4,000; the first is the width of the default backbone's states."""
-FAITHFUL_HEADS, DELETED = ("k-means", "random clusters"), (0, 1, 4, 16, 64)
-"""Heads whose clusters are deleted from queries, and how many."""
+CLUSTERED = ("k-means", "random clusters")
+"""Heads of the same sizes, with and without meaning."""
 WHOLE = "whole"
 """``top`` of vectors that are not cut."""
 
 _ROWS = {"quick": (576,), "cpu": (576, 1000, 2000)}  # all at larger scales
-_SEEDS = {"quick": 1}  # of k-means, permutation and directions; three at larger scales
+_SEEDS = {"quick": 1}  # three at larger scales
 _VARIED = ("k-means", "random clusters", "gaussian")
 
 
@@ -93,8 +94,8 @@ def measure(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
         per document, ``active``, ``cosine`` and ``readable`` (see `workbook.probes.lexicon_search`). Baselines have
         only ``head`` and ``bytes``.
     """
-    queries, texts = _collected(model, sizes)
-    backbone, frames = _backbone(model), []
+    queries, texts = collected(model, sizes)
+    backbone, frames = backbone_of(model), []
 
     def add(found: pd.DataFrame, **setting: Any) -> None:
         shown = {name: value for name, value in setting.items() if name not in ("active", "cosine", "readable")}
@@ -108,7 +109,7 @@ def measure(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     vocabulary = load_config(backbone).vocab_size
     rows = [k for k in _ROWS.get(sizes.name, ROWS) if k <= vocabulary // 2]
     heads = probes.Heads(backbone)
-    for one in _plan(min(CLUSTERS, vocabulary // 8), tuple(rows), _SEEDS.get(sizes.name, 3)):
+    for one in _plan(min(CLUSTERS, vocabulary // 8), tuple(rows), head_seeds(sizes)):
         head = heads.head(one.kind, one.k, one.seed, centred="paper" not in one.zeros)
         pooled = probes.pooled_logits(texts, head)
         own = probes.content_clusters(texts.documents, head, model.tokenizer)
@@ -125,68 +126,22 @@ def measure(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def _backbone(model: SentenceTransformer) -> str:
+def head_seeds(sizes: Scale) -> int:
+    """Number of seeds of k-means, permutation and directions."""
+    return _SEEDS.get(sizes.name, 3)
+
+
+def backbone_of(model: SentenceTransformer) -> str:
+    """Name of the backbone of a model that begins with a Decoder."""
     return model[0].decoder.config.name_or_path
 
 
-def _collected(model: SentenceTransformer, sizes: Scale) -> tuple[list[str], probes.Collection]:
+def collected(model: SentenceTransformer, sizes: Scale) -> tuple[list[str], probes.Collection]:
     """Queries of docs, test, and the states of them and of their documents; the first is right for the first."""
     pairs = by_hash(load_docs().split("test")).head(sizes.documents)
     queries = pairs["query"].head(sizes.queries).tolist()
     with cut_to(model, sizes.max_length):
         return queries, probes.collect(model, queries, pairs["document"].tolist(), instruction_of("DocsRetrieval"))
-
-
-def faithful(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
-    """The rank of the right document without some clusters of the query: best-matched ones, and as many at random.
-
-    Vectors are those of the dial with a tenth of the weights active and the collection's mean subtracted. As heads
-    random clusters are the control: the best-matched clusters are chosen knowing the right document.
-
-    Args:
-        model: As for :func:`measure`.
-        sizes: Likewise.
-
-    Returns:
-        One row per head, its seed, order and number, of the metric ``rank``: ``task`` (these in words), score (mean
-        reciprocal rank x 100), low, high, items and outcomes of queries; ``head``, ``head_seed``, ``order``
-        (``matched`` or ``random``) and ``deleted`` (number of clusters), see `workbook.probes.faithfulness`.
-    """
-    queries, texts = _collected(model, sizes)
-    heads, frames = probes.Heads(_backbone(model)), []
-    k = min(CLUSTERS, load_config(_backbone(model)).vocab_size // 8)
-    for kind in FAITHFUL_HEADS:
-        for seed in range(_SEEDS.get(sizes.name, 3)):
-            pooled = probes.pooled_logits(texts, heads.head(kind, k, seed))
-            vectors = probes.lexicon_vectors(pooled, probes.zero_at(pooled, 0.1), "subtracted")
-            found = probes.faithfulness(*vectors, range(len(queries)), deleted=DELETED)
-            found = found[found["change"] == "delete"]
-            for (order, deleted), part in found.groupby(["order", "clusters"]):
-                said = {"head": kind, "head_seed": seed, "order": order, "deleted": deleted}
-                task = ", ".join(f"{name} {value}" for name, value in said.items())
-                ranks = part.sort_values("query")["reciprocal_rank"]
-                frames.append(row(task, Outcomes.of_values(ranks, queries, factor=100), metric="rank", **said))
-    return pd.concat(frames, ignore_index=True)
-
-
-def fall(rows: pd.DataFrame, first: Mapping[str, Any], second: Mapping[str, Any] | None = None) -> Estimate:
-    """How far the mean reciprocal rank falls when clusters are deleted, in points; of two ways, how much farther.
-
-    Args:
-        rows: Rows of :func:`faithful`, of one variant.
-        first: Values of columns: ``head``, ``order`` and ``deleted``.
-        second: Of another way, whose fall is subtracted.
-
-    Raises:
-        MissingDataError: One of the two was not measured.
-    """
-    ways = {"first": (1.0, first)} | ({} if second is None else {"second": (-1.0, second)})
-    weights, found = {}, {}
-    for name, (sign, way) in ways.items():
-        for part, deleted, factor in (("whole", 0, sign), ("left", way["deleted"], -sign)):
-            weights[f"{name} {part}"] = factor
-            found[f"{name} {part}"] = measured(chosen(rows, **{**way, "deleted": deleted}))
-    return effect(weights, found)
 
 
 def chosen(rows: pd.DataFrame, **setting: Any) -> pd.DataFrame:
@@ -283,6 +238,47 @@ def gap(rows: pd.DataFrame, first: Mapping[str, Any], second: Mapping[str, Any])
     return effect({"first": 1.0, "second": -1.0}, both)
 
 
+def meaning(rows: pd.DataFrame) -> pd.DataFrame:
+    """What the meaning of clusters is worth: k-means minus random clusters, by zero, idf and cut.
+
+    Args:
+        rows: Rows of one variant, as from :func:`measure`.
+
+    Returns:
+        One row per setting: ``zero``, ``idf``, ``top``, ``effect``, ``low`` and ``high``, in points of the mean
+        reciprocal rank. At the mean as zero it is over the seeds of both heads, elsewhere over the first.
+
+    Raises:
+        MissingDataError: They were not measured.
+    """
+    k, found = int(chosen(rows, head="gaussian")["k"].iloc[0]), []
+    zeros = ("mean", *(f"share {share}" for share in SHARES[:-1]))
+    cuts = chosen(rows, head=CLUSTERED[0], k=k)["top"].unique()
+    tops = [top for top in (WHOLE, "32") if top in cuts]  # a head of 32 rows or fewer has no such cut
+    for zero, idf, top in product(zeros, ("off", "subtracted"), tops):
+        turned = {"k": k, "zero": zero, "idf": idf, "top": top} | ({} if zero == "mean" else {"head_seed": 0})
+        one = gap(rows, *({**turned, "head": head} for head in CLUSTERED))
+        found.append((zero, idf, top, one.value, one.low, one.high))
+    return pd.DataFrame(found, columns=["zero", "idf", "top", "effect", "low", "high"])
+
+
+def with_readable(lines: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Quality and, beside it, how much of what is kept can be read: panels for `workbook.figures.lines`.
+
+    Args:
+        lines: As from :func:`curves`, with a column ``model``.
+
+    Returns:
+        The rows twice, with ``panel``: the score of a model, then the share of its weights that are readable, in per
+        cent and without interval; and the label of the axis by panel.
+    """
+    read = lines.dropna(subset="readable").assign(score=lambda rows: 100 * rows["readable"], low=np.nan, high=np.nan)
+    parts = {"mean reciprocal rank x 100": ("MRR", lines), "readable weights (%)": ("readable", read)}
+    panels = {what: rows.assign(panel=rows["model"] + ", " + short) for what, (short, rows) in parts.items()}
+    labels = {panel: what for what, rows in panels.items() for panel in rows["panel"].unique()}
+    return pd.concat(panels.values(), ignore_index=True), labels
+
+
 def against_centre(rows: pd.DataFrame, idf: str, top: str) -> pd.DataFrame:
     """What another head or zero is worth: other kinds, numbers of rows and zeros, minus the centre's k-means.
 
@@ -312,7 +308,7 @@ def against_centre(rows: pd.DataFrame, idf: str, top: str) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["label", "effect", "low", "high"])
 
 
-def _sizes(scale: str) -> Scale:
+def sizes_at(scale: str) -> Scale:
     """Sizes of evaluation; texts of 64 tokens at most, that a cell of a night takes a core minutes."""
     sizes = smaller(scale) if scale == "quick" else get_scale(scale)
     return sizes.model_copy(update={"max_length": min(64, sizes.max_length)})
@@ -322,18 +318,9 @@ DIAL = Experiment(
     name="04_dial",
     description="Search by head, zero, idf and cut: docs, on states that are read once",
     variants=(Variant(UNTRAINED, "lens"), lexicon("trained")),
-    sizes=_sizes,
+    sizes=sizes_at,
     measure=measure,
     inputs=("docs", "instructions/docs.csv"),
     rerun_variants=(UNTRAINED,),
 )
-FAITHFUL = Experiment(
-    name="04_faithfulness",
-    description="The rank of the right document without the clusters that explain its score, by head: docs",
-    variants=DIAL.variants,
-    sizes=_sizes,
-    measure=faithful,
-    inputs=DIAL.inputs,
-    rerun_variants=DIAL.rerun_variants,
-)
-EXPERIMENTS = (DIAL, FAITHFUL)
+EXPERIMENTS = (DIAL,)

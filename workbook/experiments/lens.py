@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from .. import probes
+from .. import papers, probes
 from ..corpora.authored import instruction_of
 from ..corpora.docs import load_docs
+from ..errors import UnknownNameError
 from ..evaluation.outcomes import Outcomes
 from ..methods import lens
 from .grid import SUITES, Experiment, Variant
 from .suite import loss_row, row, smaller, suites_and_loss
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from sentence_transformers import SentenceTransformer
 
@@ -220,3 +221,38 @@ HYBRID = Experiment(
     version=2,
 )
 EXPERIMENTS = (POOLING, KEYWORDS, BY_SIZE, HYBRID)
+
+
+def published_gaps(at_hand: Sequence[str]) -> pd.DataFrame:
+    """LENS' lexicon against its dense counterpart, BGE-en-ICL, and both together, as published.
+
+    Args:
+        at_hand: Data sets of MTEB of which a row is to be told apart.
+
+    Returns:
+        For `workbook.figures.forest`: ``label``, ``paper_low`` and ``paper_high``, the lesser and the larger difference
+        of LENS-4000 and LENS-8000, by type of task, data set and benchmark; then the hybrid's over each part in
+        retrieval, of LENS-8000 alone. ``threshold`` is 0.
+
+    Raises:
+        UnknownNameError: A data set that table 9 does not have, or not legibly.
+
+    Source: LENS, tables 1, 2, 6 and 9.
+    """
+    scores = {name: papers.published(f"lens-{name}") for name in ("mteb", "datasets", "air-bench", "hybrid")}
+    by_set = scores["datasets"].pivot(index="task", columns="model", values="score")
+    for name in at_hand:
+        if name not in by_set.index:
+            raise UnknownNameError("data set of table 9", name, by_set.index)
+    air = scores["air-bench"].query("domain == 'average'").set_index("model")["score"]
+    by_kind = scores["mteb"].pivot(index="task_type", columns="model", values="score")
+    dense = {**by_kind.T, **by_set.loc[[*at_hand]].T, "AIR-Bench": air}
+    both = scores["hybrid"].query("task == 'average'").set_index("model")["score"]
+    rows = {
+        f"lexicon - dense: {kind}": sorted(one[f"LENS-{k}"] - one["BGE-en-ICL"] for k in (4000, 8000))
+        for kind, one in dense.items()
+    }
+    parts = {"lexicon": "LENS-8000", "dense": "BGE-en-ICL"}
+    rows |= {f"both - {part}: Retrieval": [both["LENS + BGE"] - both[model]] * 2 for part, model in parts.items()}
+    frame = pd.DataFrame(rows, index=["paper_low", "paper_high"]).T.rename_axis("label").reset_index()
+    return frame.assign(threshold=0.0)
