@@ -388,6 +388,7 @@ def test_what_other_heads_and_zeros_are_worth_at_one_setting(rows):
     sizes = sorted({*rows.loc[rows["head"] == "k-means", "k"]} - {32})
     zeros = [*(f"share {share}" for share in dial.SHARES), "paper"]
     labels = [*HEADS[1:], *(f"k-means, {size:,.0f}" for size in sizes), *(f"zero: {zero}" for zero in zeros)]
+    labels += ["idf: off", "idf: divided"]
     assert found["label"].tolist() == labels
     by_hand = {
         (row.head, row.k): row.outcomes.values.mean() for row in dial.chosen(rows, zero="mean", **setting).itertuples()
@@ -401,6 +402,9 @@ def test_what_other_heads_and_zeros_are_worth_at_one_setting(rows):
         [other] = dial.chosen(of_centre, zero=zero)["outcomes"]
         difference = other.values.mean() - by_hand["k-means", 32]
         assert effects[f"zero: {zero}"] == pytest.approx(difference)
+    for idf in ("off", "divided"):
+        [other] = dial.chosen(rows, head="k-means", k=32, zero="mean", idf=idf, top="8")["outcomes"]
+        assert effects[f"idf: {idf}"] == pytest.approx(other.values.mean() - by_hand["k-means", 32])
     with pytest.raises(MissingDataError, match="top"):
         dial.against_centre(rows, idf="off", top="7")
 
@@ -438,17 +442,6 @@ def test_what_the_meaning_of_clusters_is_worth(rows):
     setting = {"k": 32, "zero": "share 0.25", "idf": "subtracted", "top": "whole", "head_seed": 0}
     both = [dial.chosen(rows, head=head, **setting)["score"].item() for head in dial.CLUSTERED]
     assert one == pytest.approx(both[0] - both[1])
-
-
-def test_readable_weights_stand_beside_the_score(rows):
-    lines = dial.curves(dial.chosen(rows, head=["k-means", "BM25"])).assign(model="it")
-    found, labels = dial.with_readable(lines)
-    assert labels == {"it, MRR": "mean reciprocal rank x 100", "it, readable": "readable weights (%)"}
-    read = found[found["panel"] == "it, readable"]
-    assert {*read["head"]} == {"k-means"}  # a baseline has no clusters
-    assert read["score"].tolist() == pytest.approx((100 * lines["readable"].dropna()).tolist())
-    assert read[["low", "high"]].isna().all().all()
-    assert (found["panel"] == "it, MRR").sum() == len(lines)
 
 
 def test_curves_are_drawn(rows):

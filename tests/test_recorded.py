@@ -78,18 +78,8 @@ def test_the_records_of_the_project():
 
 SCALES = dict.fromkeys(
     (
-        *("01_untrained", "01_encoder", "01_prefix"),
-        *(
-            "03_recipes",
-            "04_clusters",
-            "04_hybrid",
-            "04_keywords",
-            "05_alone",
-            "05_choices",
-            "05_examples",
-            "05_layers",
-        ),
-        *("06_early", "08_encoding", "08_forms"),
+        *("01_untrained", "01_encoder", "01_prefix", "03_recipes", "04_hybrid", "04_keywords", "04_faithfulness"),
+        *("05_alone", "05_choices", "05_examples", "05_layers", "06_early", "08_encoding", "08_forms"),
     ),
     "night",
 )
