@@ -13,7 +13,7 @@ from workbook import experiments, figures, probes
 from workbook.backbones import load_head, load_tokenizer
 from workbook.errors import InvalidValueError, MissingDataError, UnknownNameError
 from workbook.evaluation.outcomes import Outcomes
-from workbook.experiments import dial, faithful
+from workbook.experiments import Record, dial, faithful
 from workbook.explore import Dial
 from workbook.modules import Lexicon
 from workbook.probes import HEADS, Head, Pooled
@@ -433,6 +433,29 @@ def test_how_far_a_rank_falls_without_some_clusters(model):
     assert found["matched, k-means", 4] == pytest.approx(of_matched)
     of_random = score["random clusters", "matched", 0] - score["random clusters", "matched", 4]
     assert found[faithful.BEYOND, 4] == pytest.approx(of_matched - of_random)
+
+
+@pytest.mark.parametrize(("name", "variant"), [("04_faithfulness", "trained"), ("04_faithfulness", "untrained")])
+def test_falls_of_the_record_are_differences_of_its_means(name, variant):
+    """Over several seeds of training and of heads: of one training each head's fall, then their mean."""
+    rows = Record(experiments.get(name), "night").load()
+    found = faithful.falls(rows).set_index(["model", "deleted", "clusters"]).loc[variant]
+    means = rows[rows["variant"] == variant].groupby(["head", "order", "deleted"])["score"].mean()
+    k_means, random = (means[head, "matched", 0] - means[head, "matched", 16] for head in dial.CLUSTERED)
+    assert found.loc[("matched, k-means", 16), "points"] == pytest.approx(k_means, abs=1e-3)
+    assert found.loc[(faithful.BEYOND, 16), "points"] == pytest.approx(k_means - random, abs=1e-3)
+    assert (found["low"] < found["points"]).all()
+
+
+def test_meaning_in_the_record_is_a_difference_of_its_means():
+    rows = Record(dial.DIAL, "night").load()
+    rows = rows[rows["variant"] == "trained"]
+    found = dial.meaning(rows).set_index(["zero", "idf", "top"])["effect"]
+    assert len(found) == 4 * 2 * 2
+    for zero, top, seeds in (("mean", "32", (0, 1, 2)), ("share 0.1", "whole", (0,))):
+        setting = {"k": 4000, "zero": zero, "idf": "off", "top": top, "head_seed": [*seeds]}
+        both = [dial.chosen(rows, head=head, **setting)["score"].mean() for head in dial.CLUSTERED]
+        assert found[zero, "off", top] == pytest.approx(both[0] - both[1], abs=1e-3)
 
 
 def test_what_the_meaning_of_clusters_is_worth(rows):

@@ -78,8 +78,17 @@ def test_the_records_of_the_project():
 
 SCALES = dict.fromkeys(
     (
-        *("01_untrained", "01_encoder", "01_prefix", "03_recipes", "04_hybrid", "04_keywords", "04_faithfulness"),
-        *("05_alone", "05_choices", "05_examples", "05_layers", "06_early", "08_encoding", "08_forms"),
+        *("01_untrained", "01_encoder", "01_prefix", "03_recipes", "04_pooling", "04_hybrid", "04_keywords"),
+        *(
+            "04_faithfulness",
+            "05_alone",
+            "05_choices",
+            "05_examples",
+            "05_layers",
+            "06_early",
+            "08_encoding",
+            "08_forms",
+        ),
     ),
     "night",
 )
@@ -97,12 +106,11 @@ STANDING = {
     "03_pooling": ("night", 37),
     "03_dictionary": ("night", 46),
     "03_latents": ("night", 6),
-    "04_pooling": ("night", 27),
     "04_clusters": ("night", 51),
     "04_dial": ("night", 3),
     "04_mixture": ("night", 9),
     "05_components": ("night", 18),
-    "05_length": ("night", 35),
+    "05_length": ("night", 38),
     "05_encoders": ("night", 15),
     "05_stages": ("night", 12),
     "06_stages": ("night", 26),

@@ -32,7 +32,7 @@ def docs_mined(rows: int | None = MINED, mining: str = "95") -> dict[str, Datase
     Args:
         rows: The first mined pairs; None for all.
         mining: A key of ``workbook.corpora.authored.MININGS``; ``random`` for documents drawn at random; or ``bm25``
-            for those that BM25 finds first, which no encoder has chosen.
+            for those that BM25 finds first, which no encoder has chosen, nor left out as too near.
 
     Raises:
         UnknownNameError: No such mining.
@@ -114,6 +114,10 @@ def _found(mined: pd.DataFrame, train: pd.DataFrame) -> pd.DataFrame:
     import bm25s
 
     documents, names = train["document"].drop_duplicates(), list(mined.columns[1:])
+    if len(documents) <= len(names):
+        raise MissingDataError(
+            f"Expected more than {len(names)} documents to find negatives among, got {len(documents)}."
+        )
     own = train.reindex(mined["id"])  # a pair that is not in this machine's corpus finds nothing, and is left out
     options = {"stopwords": None, "return_ids": False, "show_progress": False}
     index, found = bm25s.BM25(dtype="float64"), []

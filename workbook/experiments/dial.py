@@ -245,8 +245,9 @@ def meaning(rows: pd.DataFrame) -> pd.DataFrame:
         rows: Rows of one variant, as from :func:`measure`.
 
     Returns:
-        One row per setting: ``zero``, ``idf``, ``top``, ``effect``, ``low`` and ``high``, in points of the mean
-        reciprocal rank. At the mean as zero it is over the seeds of both heads, elsewhere over the first.
+        One row per setting, of zeros the mean and the larger shares: ``zero``, ``idf``, ``top``, ``effect``, ``low``
+        and ``high``, in points of the mean reciprocal rank. At the mean as zero it is over the seeds of both heads,
+        elsewhere over the first.
 
     Raises:
         MissingDataError: They were not measured.
@@ -262,32 +263,15 @@ def meaning(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["zero", "idf", "top", "effect", "low", "high"])
 
 
-def with_readable(lines: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, str]]:
-    """Quality and, beside it, how much of what is kept can be read: panels for `workbook.figures.lines`.
-
-    Args:
-        lines: As from :func:`curves`, with a column ``model``.
-
-    Returns:
-        The rows twice, with ``panel``: the score of a model, then the share of its weights that are readable, in per
-        cent and without interval; and the label of the axis by panel.
-    """
-    read = lines.dropna(subset="readable").assign(score=lambda rows: 100 * rows["readable"], low=np.nan, high=np.nan)
-    parts = {"mean reciprocal rank x 100": ("MRR", lines), "readable weights (%)": ("readable", read)}
-    panels = {what: rows.assign(panel=rows["model"] + ", " + short) for what, (short, rows) in parts.items()}
-    labels = {panel: what for what, rows in panels.items() for panel in rows["panel"].unique()}
-    return pd.concat(panels.values(), ignore_index=True), labels
-
-
 def against_centre(rows: pd.DataFrame, idf: str, top: str) -> pd.DataFrame:
-    """What another head or zero is worth: other kinds, numbers of rows and zeros, minus the centre's k-means.
+    """What another head, zero or idf is worth: other kinds, rows, zeros and idfs, minus the centre's k-means.
 
     Args:
         rows: Rows of one variant.
-        idf, top: Of both heads, as in :func:`measure`; the zero is the mean where it is not what differs.
+        idf, top: Of both heads, as in :func:`measure`, where they are not what differs; so is the mean as zero.
 
     Returns:
-        One row per setting, the kinds first, the zeros last: ``label``, ``effect``, ``low`` and ``high``, in points of
+        One row per setting, the kinds first, the idfs last: ``label``, ``effect``, ``low`` and ``high``, in points of
         the mean reciprocal rank, paired over the same queries and seeds of the head.
 
     Raises:
@@ -300,6 +284,8 @@ def against_centre(rows: pd.DataFrame, idf: str, top: str) -> pd.DataFrame:
     others = {kind: group for kind, group in kinds.groupby("head", sort=False) if kind != "k-means"}
     others |= {f"k-means, {size:,.0f}": group for size, group in by_mean.groupby("k") if size != k}
     others |= {f"zero: {zero}": group for zero, group in by_other.groupby("zero", sort=False)}
+    of_idfs = chosen(rows, head="k-means", k=k, zero="mean", top=top)
+    others |= {f"idf: {other}": group for other, group in of_idfs.groupby("idf", sort=False) if other != idf}
     found = []
     for label, group in others.items():
         centre = by_mean[(by_mean["k"] == k) & by_mean["head_seed"].isin(group["head_seed"])]
@@ -308,7 +294,7 @@ def against_centre(rows: pd.DataFrame, idf: str, top: str) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["label", "effect", "low", "high"])
 
 
-def sizes_at(scale: str) -> Scale:
+def _sizes(scale: str) -> Scale:
     """Sizes of evaluation; texts of 64 tokens at most, that a cell of a night takes a core minutes."""
     sizes = smaller(scale) if scale == "quick" else get_scale(scale)
     return sizes.model_copy(update={"max_length": min(64, sizes.max_length)})
@@ -318,7 +304,7 @@ DIAL = Experiment(
     name="04_dial",
     description="Search by head, zero, idf and cut: docs, on states that are read once",
     variants=(Variant(UNTRAINED, "lens"), lexicon("trained")),
-    sizes=sizes_at,
+    sizes=_sizes,
     measure=measure,
     inputs=("docs", "instructions/docs.csv"),
     rerun_variants=(UNTRAINED,),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from .. import papers, probes
+from .. import probes
 from ..corpora.authored import instruction_of
 from ..corpora.docs import load_docs
 from ..errors import UnknownNameError
@@ -18,7 +18,7 @@ from .grid import SUITES, Experiment, Variant
 from .suite import loss_row, row, smaller, suites_and_loss
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping
 
     from sentence_transformers import SentenceTransformer
 
@@ -39,7 +39,8 @@ message, after which it has nothing to say.
 
 ONE_WORD = "last, one word"
 """The last token behind the prompt of PromptReps, as LENS quotes it: the text means, in one word. PromptReps trains
-nothing: it is the variant named :data:`UNTRAINED` of this.
+nothing; nearest to it is the variant named :data:`UNTRAINED` of this, which has LENS' clusters and zero all the same,
+and an instruction in front.
 """
 
 CONTENT = "content"
@@ -223,31 +224,31 @@ HYBRID = Experiment(
 EXPERIMENTS = (POOLING, KEYWORDS, BY_SIZE, HYBRID)
 
 
-def published_gaps(at_hand: Sequence[str]) -> pd.DataFrame:
+def published_gaps(tables: Mapping[str, pd.DataFrame], at_hand: Mapping[str, str]) -> pd.DataFrame:
     """LENS' lexicon against its dense counterpart, BGE-en-ICL, and both together, as published.
 
     Args:
-        at_hand: Data sets of MTEB of which a row is to be told apart.
+        tables: The published tables ``mteb``, ``datasets``, ``air-bench`` and ``hybrid`` of LENS by these names.
+        at_hand: Data sets of table 9 that get a row of their own, by the name of a task that is like it.
 
     Returns:
-        For `workbook.figures.forest`: ``label``, ``paper_low`` and ``paper_high``, the lesser and the larger difference
-        of LENS-4000 and LENS-8000, by type of task, data set and benchmark; then the hybrid's over each part in
-        retrieval, of LENS-8000 alone. ``threshold`` is 0.
+        For `workbook.figures.forest`: ``label`` (with the name of that task), ``paper_low`` and ``paper_high``, the
+        lesser and the larger difference of LENS-4000 and LENS-8000, by type of task, data set and benchmark; then the
+        hybrid's over each part in retrieval, of LENS-8000 alone. ``threshold`` is 0.
 
     Raises:
         UnknownNameError: A data set that table 9 does not have, or not legibly.
 
     Source: LENS, tables 1, 2, 6 and 9.
     """
-    scores = {name: papers.published(f"lens-{name}") for name in ("mteb", "datasets", "air-bench", "hybrid")}
-    by_set = scores["datasets"].pivot(index="task", columns="model", values="score")
-    for name in at_hand:
+    by_set = tables["datasets"].pivot(index="task", columns="model", values="score")
+    for name in at_hand.values():
         if name not in by_set.index:
             raise UnknownNameError("data set of table 9", name, by_set.index)
-    air = scores["air-bench"].query("domain == 'average'").set_index("model")["score"]
-    by_kind = scores["mteb"].pivot(index="task_type", columns="model", values="score")
-    dense = {**by_kind.T, **by_set.loc[[*at_hand]].T, "AIR-Bench": air}
-    both = scores["hybrid"].query("task == 'average'").set_index("model")["score"]
+    air = tables["air-bench"].query("domain == 'average'").set_index("model")["score"]
+    by_kind = tables["mteb"].pivot(index="task_type", columns="model", values="score")
+    dense = {**by_kind.T, **{task: by_set.loc[name] for task, name in at_hand.items()}, "AIR-Bench": air}
+    both = tables["hybrid"].query("task == 'average'").set_index("model")["score"]
     rows = {
         f"lexicon - dense: {kind}": sorted(one[f"LENS-{k}"] - one["BGE-en-ICL"] for k in (4000, 8000))
         for kind, one in dense.items()

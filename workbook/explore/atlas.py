@@ -17,8 +17,8 @@ ROWS = (576, 1000, 2000, CLUSTERS)
 """Numbers of clusters to choose from; the first is the rank of SmolLM2-135M's head."""
 
 PRINTED = 8000
-"""Number of clusters of the model whose clusters LENS prints in table 4. It is offered once they are in the cache:
-``clusters_of(backbone, 8000)`` of `workbook.vocabulary.clusters` makes them, in minutes.
+"""Number of clusters of the model whose clusters LENS prints in table 4. The panel offers it once they are in the
+cache: ``clusters_of(backbone, 8000)`` of `workbook.vocabulary.clusters` makes them, in minutes.
 """
 
 
@@ -33,8 +33,8 @@ class AtlasExplorer(Panel):
         backbone: The name, folder or Hub id of a decoder with its language-model head.
         printed: Columns ``cluster`` and ``token``; None for the paper's 15 clusters,
             ``workbook.papers.published("lens_clusters")``.
-        rows: Numbers of clusters to choose from, four or more each; None for those of :data:`ROWS`, and
-            :data:`PRINTED` if it is kept, that are half of the vocabulary or less, or an eighth of a smaller one.
+        rows: Numbers of clusters to choose from, four or more each; None for those of :data:`ROWS` that are half of the
+            vocabulary or less, or an eighth of a smaller one, and in the panel :data:`PRINTED` too, if it is kept.
 
     Raises:
         InvalidValueError: No number, or one that is not whole, below 4 or above the vocabulary.
@@ -45,9 +45,10 @@ class AtlasExplorer(Panel):
 
     def __init__(self, backbone: str, printed: pd.DataFrame | None = None, rows: Sequence[int] | None = None):
         most, self.heads = load_config(backbone).vocab_size, probes.Heads(backbone)
+        self._kept = []
         if rows is None:
-            kept = [PRINTED] if self.heads.at_hand("k-means", PRINTED) else []
-            rows = [k for k in (*ROWS, *kept) if k <= most // 2] or [max(4, most // 8)]
+            self._kept = [PRINTED] if most // 2 >= PRINTED and self.heads.at_hand("k-means", PRINTED) else []
+            rows = [k for k in ROWS if k <= most // 2] or [max(4, most // 8)]
         self.rows = sorted({whole("rows", k, 4, most, of="clusters") for k in rows})
         if not self.rows:
             raise InvalidValueError("rows", "at least one number of clusters", self.rows)
@@ -123,7 +124,9 @@ class AtlasExplorer(Panel):
 
     def panel(self) -> widgets.VBox:
         """A slider of the number of clusters; below it the map, and the printed clusters with their scores."""
-        slider = widgets.SelectionSlider(options=self.rows, description="Clusters", continuous_update=False)
+        slider = widgets.SelectionSlider(
+            options=[*self.rows, *self._kept], description="Clusters", continuous_update=False
+        )
         return answered({"k": slider}, lambda k: self._picture(k) + as_html(self.scores(k).round(4)))
 
     def _picture(self, k: int) -> str:

@@ -85,7 +85,8 @@ def varied(scale: str, backbone: str, *, teacher: bool = True, mined: str = "", 
     """:func:`recipe` with another teacher, other hard negatives, or more of them in at most as many texts a batch.
 
     Our negatives are mined by the encoder that teaches. Random ones, and BM25's, tell the teacher's scores from its
-    choice. More negatives mean fewer pairs, as the texts of a batch cost the same.
+    choice; BM25's have no margin either, so that some are too near. More negatives mean fewer pairs, as the texts of a
+    batch cost the same.
 
     Args:
         scale: Name of the scale.
