@@ -107,7 +107,7 @@ def test_scale_gpu_keeps_to_its_budgets(docs):
     assert records["minutes"].sum() < 120
     assert records["passes"].sum() < 120_000
     # Ten times the budget of a night, but for what is sized by texts, and no data set is gone through again and again.
-    assert records["trained tokens"].sum() < 3.6e8
+    assert records["trained tokens"].sum() < 3.8e8
     of_model = records["trained tokens"] / records["models"]
     assert (of_model.drop("05_examples") < 3.3e6).all(), "however many models a grid has"
     assert of_model["05_examples"] < 2 * 3.3e6, "half of its models have three examples in front of each query"

@@ -252,11 +252,11 @@ def pack(outcomes: Iterable[object]) -> tuple[str, dict[str, np.ndarray]]:
         listed[place] = {
             **{"score": float(f"{one.score:.7g}"), "statistic": one.statistic, "items": one.items, "why": one.why},
             **{"units": one.units, "digest": one.digest, "factor": one.factor},
-            **{part: _name(array) for part, array in parts.items()},
+            **{part: name_of(array) for part, array in parts.items()},
         }
-        arrays |= {_name(array): array for array in parts.values()}
+        arrays |= {name_of(array): array for array in parts.values()}
     index = np.frombuffer(json.dumps(listed).encode(), dtype=np.uint8)
-    return _name(index), {_name(index): index, **arrays}
+    return name_of(index), {name_of(index): index, **arrays}
 
 
 def unpack(name: str, arrays: Mapping[str, np.ndarray]) -> dict[int, Outcomes]:
@@ -311,7 +311,7 @@ def packed_names(name: str, arrays: Mapping[str, np.ndarray]) -> set[str]:
 
 
 def _array(name: str, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    if name not in arrays or _name(arrays[name]) != name:
+    if name not in arrays or name_of(arrays[name]) != name:
         got = "others" if name in arrays else "none"
         raise DamagedFileError(f"Expected the outcomes that were recorded, got {got}.")
     return arrays[name]
@@ -324,7 +324,8 @@ def _narrow(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float16 if np.abs(array).max(initial=0) < 6e4 else np.float32)
 
 
-def _name(array: np.ndarray) -> str:
+def name_of(array: np.ndarray) -> str:
+    """The name of an array: a digest of its content."""
     return hashlib.sha256(f"{array.dtype} {array.shape} ".encode() + array.tobytes()).hexdigest()[:24]
 
 

@@ -19,7 +19,7 @@ import torch
 
 from .. import __version__, backbones
 from ..errors import DamagedFileError
-from ..evaluation.outcomes import packed_names, unpack
+from ..evaluation.outcomes import name_of, packed_names, unpack
 from ..files import atomic_file
 from ..resolved import digest
 
@@ -66,8 +66,8 @@ def read_arrays(npz: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(npz) as file:
             for name in file.files:
-                with suppress(*_DAMAGED):  # one array does not take the others with it
-                    found[name] = file[name]
+                with suppress(*_DAMAGED):  # arrays of one size do not take the others with them
+                    found |= {name_of(array): array for array in np.atleast_2d(file[name])}
     except (FileNotFoundError, NotADirectoryError, *_DAMAGED):
         pass
     return found
@@ -97,10 +97,13 @@ def write_files(
         OutputError: The folder can't be written.
     """
     named = sorted({name for cell in cells for name in packed_names(cell.get("outcomes", ""), arrays)} & set(arrays))
+    alike: dict[str, list[np.ndarray]] = {}  # one array each, of those of one size: a third less than one for each
+    for array in (arrays[name] for name in named):
+        alike.setdefault(f"{array.dtype}-{array.size}", []).append(array)
     # The innermost is renamed first, the manifest last.
     with atomic_file(manifest) as entries, atomic_file(csv) as table, atomic_file(npz) as items:
         with open(items, "wb") as file:
-            np.savez_compressed(file, **{name: arrays[name] for name in named})
+            np.savez_compressed(file, **{kind: np.stack(rows) for kind, rows in alike.items()})
         frame.to_csv(table, index=False, float_format="%.5g", lineterminator="\n")
         sums = _sums(pd.read_csv(table, dtype=str, keep_default_na=False))
         summed = [cell | {"rows_sha256": sums[cell["variant"], cell["seed"]]} for cell in cells]

@@ -137,7 +137,12 @@ def backbone_of(model: SentenceTransformer) -> str:
 
 
 def collected(model: SentenceTransformer, sizes: Scale) -> tuple[list[str], probes.Collection]:
-    """Queries of docs, test, and the states of them and of their documents; the first is right for the first."""
+    """Queries of docs, test, and the states of them and of their documents; the first is right for the first.
+
+    Args:
+        model: The model whose states are collected.
+        sizes: How many queries and documents, and the length in tokens to which they are cut.
+    """
     pairs = by_hash(load_docs().split("test")).head(sizes.documents)
     queries = pairs["query"].head(sizes.queries).tolist()
     with cut_to(model, sizes.max_length):

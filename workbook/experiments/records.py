@@ -1,10 +1,11 @@
 """Recorded runs: the numbers of an experiment as three small files, filled cell by cell, and checked for staleness.
 
 ``<name>-<scale>-<backbone>.csv`` holds tidy rows with the columns variant and seed first. The ``.npz`` beside it holds
-the outcome of every item behind them. The manifest, the ``.json``, lists for every cell what it was computed from and
-by what, with checksums of its rows and outcomes. A cell with the current fingerprint is never computed again. The
-manifest is written last and read first: a cell exists once it lists it. A recording that was stopped before that leaves
-one cell whose rows have another checksum: filling the record computes it again, and nothing else reads it.
+the outcome of every item behind them, those of one size as the rows of one array. The manifest, the ``.json``, lists
+for every cell what it was computed from and by what, with checksums of its rows and outcomes. A cell with the current
+fingerprint is never computed again. The manifest is written last and read first: a cell exists once it lists it. A
+recording that was stopped before that leaves one cell whose rows have another checksum: filling the record computes it
+again, and nothing else reads it.
 """
 
 from __future__ import annotations
