@@ -222,6 +222,14 @@ def test_estimates_show_values_and_intervals_and_later_sources_hollow():
     assert sorted(places.astype(float).round()) == [0, 0, 0, 1, 1]
 
 
+def test_a_legend_shows_an_interval_only_where_one_is_drawn():
+    frame = pd.DataFrame({"method": list("abab"), "mask": ["on", "on", "off", "off"], "score": 5.0})
+    for low, bars in ((4.0, [True, True]), ([4, 4, None, None], [True, False]), (None, [False, False])):
+        drawn = frame.assign(low=low, high=6.0).astype({"low": float})
+        fig = figures.estimates(drawn, "method", "score", low="low", high="high", hue="mask")
+        assert [one.has_yerr for one in fig.axes[0].containers] == bars
+
+
 def test_the_front_is_filled_and_joined_by_steps_and_every_point_has_its_interval():
     axes = DRAW["front"]().axes[0]
     step, points = axes.lines[0], axes.collections[-1]
@@ -455,6 +463,17 @@ def test_small_images_keep_the_colour_of_every_marker():
     for colour in figures.OKABE_ITO[:8]:
         wanted = np.array([int(colour[n : n + 2], 16) for n in (1, 3, 5)])
         assert np.abs(pixels - wanted).max(axis=1).min() <= 24, colour  # they are 63 and more apart
+
+
+def test_pale_bands_keep_their_own_colours_in_a_small_file():
+    levels = {name: 0.1 * n for n, name in enumerate("abcd")}
+    rows = [(x, name, y + 0.01 * x * n) for n, (name, y) in enumerate(levels.items()) for x in range(5)]
+    frame = pd.DataFrame(rows, columns=["x", "name", "y"])
+    frame = frame.assign(low=frame["y"] - 0.05, high=frame["y"] + 0.05)
+    fig = figures.lines(frame, "x", "y", hue="name", low="low", high="high")
+    small, whole = (Image.open(io.BytesIO(figures.png(fig, small=kept)[0])).convert("RGB") for kept in (True, False))
+    moved = np.abs(np.asarray(small).astype(int) - np.asarray(whole))
+    assert np.percentile(moved.max(axis=2), 99) < 8
 
 
 def test_a_quick_image_is_the_same_but_for_its_bytes():

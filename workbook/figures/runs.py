@@ -61,7 +61,8 @@ def estimates(
     for axes, part in panels:
         for place, level in enumerate(hues):
             for later, source in enumerate(sources):
-                if rows_of(rows_of(frame, hue, level), hollow, source).empty:
+                whole = rows_of(rows_of(frame, hue, level), hollow, source)
+                if whole.empty:
                     continue  # in no panel: nothing for the legend either
                 rows = rows_of(rows_of(part, hue, level), hollow, source)
                 slot = place * len(sources) + later - (slots - 1) / 2
@@ -70,7 +71,8 @@ def estimates(
                 axes.errorbar(
                     [groups.index(name) + slot * 0.7 / slots for name in rows[x]],
                     rows[y],
-                    np.clip([rows[y] - rows[low], rows[high] - rows[y]], 0, None),
+                    # Where no panel has an interval, the legend shows none.
+                    None if whole[low].isna().all() else np.clip([rows[y] - rows[low], rows[high] - rows[y]], 0, None),
                     fmt=cycle(MARKERS, place),
                     color=color,
                     markerfacecolor="white" if later else color,

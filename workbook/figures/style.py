@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from PIL import Image
+from PIL import Image, ImageChops, ImageStat
 
 from ..errors import InvalidValueError
 from ..files import atomic_file
@@ -158,8 +158,12 @@ def png(fig: Figure, *, small: bool = True) -> tuple[bytes, dict[str, int]]:
     drawn, made = io.BytesIO(), io.BytesIO()
     if small:
         fig.savefig(drawn, format="png", dpi=144, metadata=_UNDATED["png"])
+        whole = Image.open(drawn).convert("RGB")
         # By coverage, not by area: the few pixels of a marker keep their colour.
-        image = Image.open(drawn).convert("RGB").quantize(64, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        image = whole.quantize(64, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        moved = ImageStat.Stat(ImageChops.difference(whole, image.convert("RGB"))).mean
+        if sum(moved) / 3 > 2:  # pale bands would take each other's colour
+            image = whole.quantize(128, Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE)
         image.save(made, format="png", optimize=True)
     else:
         fig.set_dpi(144)
