@@ -86,6 +86,7 @@ SCALES = dict.fromkeys(
             "05_examples",
             "05_layers",
             "06_early",
+            "07_methods",
             "08_encoding",
             "08_forms",
         ),
@@ -114,7 +115,6 @@ STANDING = {
     "05_encoders": ("night", 15),
     "05_stages": ("night", 12),
     "06_stages": ("night", 26),
-    "07_methods": ("night", 38),
     "07_parts": ("night", 4),
     "09_compress": ("cpu", 80),
 }
