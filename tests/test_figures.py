@@ -246,6 +246,15 @@ def test_the_front_is_filled_and_joined_by_steps_and_every_point_has_its_interva
     assert axes.xaxis.get_major_formatter()(1000) == "1000"
 
 
+def test_the_legend_of_a_front_shows_filled_markers_whichever_point_comes_first():
+    frame = CHOICES.assign(form=["a", "b"] * (len(CHOICES) // 2))
+    fig = figures.scatter(frame.sort_values("front"), "bytes", "score", hue="form", front="front")
+    legend = fig.legends[0]
+    assert [text.get_text() for text in legend.get_texts()] == ["front (filled)", "a", "b"]
+    markers = [one for one in legend.legend_handles if not hasattr(one, "get_xydata")]
+    assert [mpl.colors.to_hex(one.get_facecolor()[0]).upper() for one in markers] == [*figures.OKABE_ITO[:2]]
+
+
 def test_names_stand_beside_their_points_and_cover_neither_each_other_nor_points():
     draw = np.random.default_rng(0)
     close = pd.DataFrame({"x": draw.random(16), "y": draw.random(16), "who": [f"text {n}" for n in range(16)]})

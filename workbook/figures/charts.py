@@ -318,7 +318,8 @@ def scatter(
     for axes, part in panels:
         if front:
             steps = part[part[front]].sort_values(x)
-            axes.step(steps[x], steps[y], where="post", color="#555555", linewidth=1.1, zorder=1.5)
+            line = {"color": "#555555", "linewidth": 1.1, "label": "front (filled)"}
+            axes.step(steps[x], steps[y], where="post", zorder=1.5, **line)
         for place, level in enumerate(levels(frame, hue)):
             rows = rows_of(part, hue, level)
             color = cycle(OKABE_ITO, place)
@@ -329,23 +330,25 @@ def scatter(
             if front:
                 rows = rows.sort_values(front, kind="stable")  # those on the front are drawn last, over the others
             filled = rows[front] if front else [True] * len(rows)
-            axes.scatter(
-                rows[x],
-                rows[y],
-                s=22,
-                facecolor=[color if full else "white" for full in filled],
-                marker=cycle(MARKERS, place),
-                edgecolor="black" if front is None else color,
-                linewidth=0.4 if front is None else 1.2,
-                alpha=0.85 if front is None else 1,
-                zorder=3,
-                label=str(level),
-            )
+            look = {
+                "s": 22,
+                "marker": cycle(MARKERS, place),
+                "edgecolor": "black" if front is None else color,
+                "linewidth": 0.4 if front is None else 1.2,
+                "alpha": 0.85 if front is None else 1,
+                "zorder": 3,
+            }
+            label = str(level)
+            if front:  # the legend shows the colour, whether the first point is hollow or not
+                axes.scatter([], [], facecolor=color, label=label, **look)
+                label = None
+            colours = [color if full else "white" for full in filled]
+            axes.scatter(rows[x], rows[y], facecolor=colours, label=label, **look)
         axes.grid()
         if logx:
             _logarithmic(axes, frame[x])
         axes.set_xlabel(x if xlabel is None else xlabel)
-    finish(fig, panels, ylabel or y, legend=bool(hue))
+    finish(fig, panels, ylabel or y, legend=bool(hue or front))
     if names:
         write_names(fig, [(axes, part[[x, y, names]].drop_duplicates()) for axes, part in panels])
     return fig
