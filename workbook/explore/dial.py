@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
@@ -144,7 +145,8 @@ class Dial(Panel):
         Raises:
             UnknownNameError, InvalidValueError: As :meth:`search`.
         """
-        return pd.concat([self._curve(name, k, zero, idf) for name in dict.fromkeys((head, *CONTROLS))])
+        with ThreadPoolExecutor(2) as pool:  # numpy and torch let go of the lock
+            return pd.concat(pool.map(lambda name: self._curve(name, k, zero, idf), dict.fromkeys((head, *CONTROLS))))
 
     def _curve(self, *setting: Any) -> pd.DataFrame:
         if setting not in self._curves:
