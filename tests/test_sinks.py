@@ -309,12 +309,14 @@ def test_a_choice_differs_from_the_factorials_arm_in_one_thing():
         "random encoder",
         "torch's length",
         "chat form",
+        choices.AGAIN,
     ]
     templates = {"before the instruction": "causal2vec-before", "chat form": "causal2vec-chat"}
     changed = {name: {"template": template} for name, template in templates.items()}
     options = {f"{count} tokens": {"tokens": count} for count in (2, 4, 8)}
     options |= {"trained encoder": {"trainable": True}, "random encoder": {"pretrained": False}}
     options["torch's length"] = {"length": "torch"}
+    options[choices.AGAIN] = {}  # the noise beside the choices
     changed |= {name: {"encoder_options": own["encoder_options"] | option} for name, option in options.items()}
     assert {name: asdict(chain) for name, chain in chains.items()} == {
         name: own | change for name, change in changed.items()

@@ -22,6 +22,9 @@ from .grid import SUITES, Experiment, Variant
 from .sinks import WHOLE_EOS, arm, fewer, inside, recipe
 
 BEFORE, TRAINED = "before the instruction", "trained encoder"
+AGAIN = "nothing: trained again"
+"""The method as it is, trained once more on the record's other machine: what is left where no choice differs. Of it too
+is measured what `05_length` does not measure: whether the decoder listens, and spread and recency by half."""
 
 
 def _eos(called: str, template: str = "causal2vec", **encoder: Any) -> Variant:
@@ -43,6 +46,7 @@ CHOICES = Experiment(
         _eos("random encoder", pretrained=False),
         _eos("torch's length", length="torch"),
         _eos("chat form", template="causal2vec-chat"),
+        _eos(AGAIN),
     ),
     sizes=fewer,
     measure=partial(evaluate_variant, by_half=True),
