@@ -107,7 +107,7 @@ STANDING = {
     "03_pooling": ("night", 37),
     "03_dictionary": ("night", 46),
     "03_latents": ("night", 6),
-    "04_clusters": ("night", 51),
+    "04_clusters": ("night", 55),
     "04_dial": ("night", 3),
     "04_mixture": ("night", 9),
     "05_components": ("night", 18),

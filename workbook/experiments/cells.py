@@ -66,7 +66,7 @@ def read_arrays(npz: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(npz) as file:
             for name in file.files:
-                with suppress(*_DAMAGED):  # arrays of one size do not take the others with them
+                with suppress(*_DAMAGED):  # damage takes arrays of one size only
                     found |= {name_of(array): array for array in np.atleast_2d(file[name])}
     except (FileNotFoundError, NotADirectoryError, *_DAMAGED):
         pass

@@ -23,8 +23,10 @@ from .sinks import WHOLE_EOS, arm, fewer, inside, recipe
 
 BEFORE, TRAINED = "before the instruction", "trained encoder"
 AGAIN = "nothing: trained again"
-"""The method as it is, trained once more on the record's other machine: what is left where no choice differs. Of it too
-is measured what `05_length` does not measure: whether the decoder listens, and spread and recency by half."""
+"""The method as it is, trained once more on another machine (at night a CPU, the others on a GPU): what noise and a
+machine make where no choice differs. Of it is also measured what `05_length` does not: whether the decoder listens, and
+spread and recency by half.
+"""
 
 
 def _eos(called: str, template: str = "causal2vec", **encoder: Any) -> Variant:

@@ -159,8 +159,10 @@ def png(fig: Figure, *, small: bool = True) -> tuple[bytes, dict[str, int]]:
     if small:
         fig.savefig(drawn, format="png", dpi=144, metadata=_UNDATED["png"])
         whole = Image.open(drawn).convert("RGB")
+        red, *others = whole.split()
+        grey = not any(ImageChops.difference(red, other).getbbox() for other in others)
         # By coverage, not by area: the few pixels of a marker keep their colour.
-        image = whole.quantize(64, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        image = whole.quantize(24 if grey else 64, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
         moved = ImageStat.Stat(ImageChops.difference(whole, image.convert("RGB"))).mean
         if sum(moved) / 3 > 2:  # pale bands would take each other's colour
             image = whole.quantize(128, Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE)
