@@ -111,7 +111,7 @@ STANDING = {
     "04_dial": ("night", 3),
     "04_mixture": ("night", 9),
     "05_components": ("night", 18),
-    "05_length": ("night", 38),
+    "05_length": ("night", 40),
     "05_encoders": ("night", 15),
     "05_stages": ("night", 12),
     "06_stages": ("night", 26),
