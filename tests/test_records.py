@@ -794,6 +794,17 @@ def test_damaged_arrays_of_one_size_do_not_take_the_others_with_them(record):
     assert gap(made.fill([0, 1]))[0] == expected
 
 
+def test_older_files_that_hold_each_array_alone_are_read(record):
+    made = record()
+    expected = gap(made.fill([0, 1]))[0]
+    arrays = made._arrays()
+    np.savez_compressed(made.npz, **arrays)
+    with np.load(made.npz) as file:
+        assert {file[name].ndim for name in file.files} == {1}
+    assert {*made._arrays()} == {*arrays}
+    assert gap(made.load())[0] == expected
+
+
 def test_outcomes_that_are_out_of_reach_are_not_written_over(record):
     made = record()
     made.fill([0])

@@ -24,8 +24,8 @@ from .sinks import WHOLE_EOS, arm, fewer, inside, recipe
 BEFORE, TRAINED = "before the instruction", "trained encoder"
 AGAIN = "nothing: trained again"
 """The method as it is, trained once more on another machine (at night a CPU, the others on a GPU): what noise and a
-machine make where no choice differs. Of it is also measured what `05_length` does not: whether the decoder listens, and
-spread and recency by half.
+machine make where no choice differs. On the machine of `05_length`'s arm the cache would give that model, and no noise.
+Of it is also measured what `05_length` does not: whether the decoder listens, and spread and recency by half.
 """
 
 

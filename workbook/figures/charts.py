@@ -338,12 +338,10 @@ def scatter(
                 "alpha": 0.85 if front is None else 1,
                 "zorder": 3,
             }
-            label = str(level)
             if front:  # the legend shows the colour, whether the first point is hollow or not
-                axes.scatter([], [], facecolor=color, label=label, **look)
-                label = None
+                axes.scatter([], [], facecolor=color, label=str(level), **look)
             colours = [color if full else "white" for full in filled]
-            axes.scatter(rows[x], rows[y], facecolor=colours, label=label, **look)
+            axes.scatter(rows[x], rows[y], facecolor=colours, label=None if front else str(level), **look)
         axes.grid()
         if logx:
             _logarithmic(axes, frame[x])
