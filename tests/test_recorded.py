@@ -80,6 +80,7 @@ SCALES = dict.fromkeys(
     (
         *("01_untrained", "01_encoder", "01_prefix", "03_recipes", "04_pooling", "04_hybrid", "04_keywords"),
         *(
+            "04_clusters",
             "04_faithfulness",
             "05_alone",
             "05_choices",
@@ -107,7 +108,6 @@ STANDING = {
     "03_pooling": ("night", 37),
     "03_dictionary": ("night", 46),
     "03_latents": ("night", 6),
-    "04_clusters": ("night", 55),
     "04_dial": ("night", 3),
     "04_mixture": ("night", 9),
     "05_components": ("night", 18),

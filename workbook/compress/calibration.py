@@ -158,7 +158,8 @@ class Calibration:
                 hint = "A layer that not every token passes needs more or other texts."
                 raise InvalidValueError("texts", f"some that reach every linear layer of block {number}", unread, hint)
             yield number, block, inputs
-            self._states = self._pass(number, block)
+            if number + 1 < len(self._blocks):
+                self._states = self._pass(number, block)
 
     def _pass(self, number: int, block: nn.Module) -> list[torch.Tensor]:
         made = []

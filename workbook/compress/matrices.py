@@ -238,10 +238,12 @@ def _factor(hessian: torch.Tensor, columns: int) -> torch.Tensor:
     diagonal = damped.diagonal()
     diagonal[diagonal == 0] = 1
     diagonal += DAMPING * diagonal.mean()
-    lower, failed = torch.linalg.cholesky_ex(damped)
+    # Factored from its last column on, H = R R^T with R upper: then R^-1 is the upper factor of the inverse.
+    lower, failed = torch.linalg.cholesky_ex(damped.flip(0, 1))
     if not bool(failed) and bool(lower.isfinite().all()):
-        upper, failed = torch.linalg.cholesky_ex(torch.cholesky_inverse(lower), upper=True)
-        if not bool(failed) and bool(upper.isfinite().all()):
+        identity = torch.eye(columns, dtype=lower.dtype, device=lower.device)
+        upper = torch.linalg.solve_triangular(lower.flip(0, 1), identity, upper=True)
+        if bool(upper.isfinite().all()):
             return upper
     raise InvalidValueError(
         "hessian", f"positive definite once {DAMPING:.0%} of its mean diagonal is added", "one that is not",

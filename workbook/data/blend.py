@@ -124,7 +124,8 @@ def _found(mined: pd.DataFrame, train: pd.DataFrame) -> pd.DataFrame:
     index.index(bm25s.tokenize(list(documents), **options), show_progress=False)
     for words, right in zip(bm25s.tokenize(list(own["query"].fillna("")), **options), own["document"], strict=True):
         scores = index.get_scores(words) if words else np.zeros(len(documents))
-        best = documents.iloc[np.argsort(-scores, kind="stable")[: len(names) + 1]]
+        enough = np.flatnonzero(scores >= np.partition(scores, -len(names) - 1)[-len(names) - 1])  # few are sorted
+        best = documents.iloc[enough[np.argsort(-scores[enough], kind="stable")][: len(names) + 1]]
         found.append(best.index[best != right][: len(names)])
     return mined.assign(**dict(zip(names, zip(*found, strict=True), strict=True)))
 

@@ -239,9 +239,10 @@ def effect(
     found["caveat"] = " ".join(dict.fromkeys(caveats))
     if why := why or " ".join(dict.fromkeys(q.why for _, q in measured if q.why)):
         return Estimate(**found, error=None, why=why)
-    with ThreadPoolExecutor(2) as pool:  # numpy lets go of the lock; below, they are there
-        every = {id(one): one for of_model in tables for of_seed in of_model for one in of_seed.values()}
-        list(pool.map(lambda one: one.resampled(resamples, seed), every.values()))
+    every = {id(one): one for of_model in tables for of_seed in of_model for one in of_seed.values()}
+    if new := [one for one in every.values() if not one.kept(resamples, seed)]:
+        with ThreadPoolExecutor(2) as pool:  # numpy lets go of the lock; below, they are there
+            list(pool.map(lambda one: one.resampled(resamples, seed), new))
     # Tasks over the same units are resampled together, which keeps their correlation.
     together: dict[tuple[str, int, int], np.ndarray] = {}
     for task in tasks:

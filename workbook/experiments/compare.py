@@ -126,12 +126,13 @@ def differences(rows: pd.DataFrame, pairs: Mapping[str, tuple[str, str]], tasks:
         Columns ``pair``, ``task``, ``points``, ``low``, ``high``, ``detectable``, in the order given, without pairs of
         which one variant was not measured.
     """
-    found = [
-        (label, name, gap.value, gap.low, gap.high, gap.detectable)
-        for label, variants in pairs.items()
-        for task, name in tasks.items()
-        if (gap := paired(rows, *variants, task)) is not None
-    ]
+    compared = {variant: variant for both in pairs.values() for variant in both}
+    known, found = {task: quantities(rows, compared, task) for task in tasks}, []
+    for label, (first, second) in pairs.items():
+        for task, name in tasks.items():
+            if {first, second} <= known[task].keys():
+                gap = effect({first: 1.0, second: -1.0}, known[task])
+                found.append((label, name, gap.value, gap.low, gap.high, gap.detectable))
     return pd.DataFrame(found, columns=["pair", "task", "points", "low", "high", "detectable"])
 
 

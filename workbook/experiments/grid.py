@@ -325,4 +325,7 @@ def _corpus(load: Callable[[], Docs | Roles]) -> str:
 @lru_cache
 def _data(backbone: str, file: str | None, **reading: Any) -> str:
     """Fingerprint of a stage's training data, computed once for every content of its file."""
-    return training_data.load(**reading, tokenizer=backbones.load_tokenizer(backbone)).fingerprint
+    return training_data.load(**reading, tokenizer=_tokenizer(backbone)).fingerprint
+
+
+_tokenizer = lru_cache(backbones.load_tokenizer)
