@@ -29,7 +29,7 @@ from workbook import backbones, methods
 from workbook.data.sources import INSTRUCTIONS, SOURCES
 from workbook.evaluation import OFFLINE_SUITES, tasks
 from workbook.experiments import EXPERIMENTS, Experiment, Variant
-from workbook.experiments.causal2vec import LAST, WHOLE
+from workbook.experiments.causal2vec import last_token
 from workbook.methods import Chain
 from workbook.methods.stages import COLUMNS
 from workbook.resolved import digest
@@ -54,7 +54,10 @@ LIVE = {
     "02_llm2vec": (Variant("llm2vec", "llm2vec", ("mntp", "simcse", "contrastive")),),
     "03_nv_embed": (Variant("nv-embed", "nv-embed", ("retrieval", "blended")),),
     "04_lens": (Variant("lens", "lens", ("distilled",)),),
-    "05_causal2vec": tuple(EXPERIMENTS["05_components"].variant(name) for name in (LAST, WHOLE)),
+    "05_causal2vec": (
+        last_token("last token"),
+        Variant("causal2vec", "causal2vec", ("contextual",), {"suffix": "answer"}),
+    ),
     "06_anchor": (Variant("anchor", "anchor", ("reconstruction", "contrastive"), {"suffix": "keywords"}),),
     "07_compare": tuple(EXPERIMENTS["07_methods"].variant(name) for name in ("mean", "lens")),
 }

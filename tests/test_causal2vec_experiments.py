@@ -13,8 +13,9 @@ from workbook import evaluation, papers, probes
 from workbook.corpora.authored import instructions
 from workbook.corpora.docs import load_docs
 from workbook.evaluation import SUITES
+from workbook.evaluation.outcomes import Outcomes
 from workbook.evaluation.run import cut_to
-from workbook.experiments import EXPERIMENTS, Record, causal2vec, choices, sinks
+from workbook.experiments import EXPERIMENTS, Record, causal2vec, choices, ladder, sinks
 from workbook.experiments.suite import held_out_loss
 from workbook.scale import get_scale
 
@@ -157,13 +158,50 @@ def test_recency_of_a_half_is_that_of_the_half_alone(model, rows):
 def test_printed_differences_are_those_of_the_tables():
     """Table 2 prints 64.00, 64.24 and 64.72 for the small backbone, 67.23, 67.60 and 67.79 for the large one."""
     tables = [papers.published(f"causal2vec_{name}") for name in ("components", "representation")]
-    found = causal2vec.printed(pd.concat(tables)).round(2)
-    assert [*found.index] == [*causal2vec.COMPARED]
+    found = ladder.printed(pd.concat(tables)).round(2)
+    assert [*found.index] == [*ladder.COMPARED]
     assert found.loc["C in the input - last token"].tolist() == [0.24, 0.37]
     assert found.loc["both states - C in the input"].tolist() == [0.19, 0.48]
     assert found.loc["with C's MLP output - C in the input"].tolist() == [0.08, 0.15]  # table 10: 64.39 and 67.68
-    for label in ("both states - last token", "both states - last token, EOS as suffix"):
-        assert found.loc[label].tolist() == [0.56, 0.72]
+    assert found.loc["both states - last token"].tolist() == [0.56, 0.72]
+
+
+def test_the_whole_and_the_half_of_c_are_measured_while_they_train(model):
+    evaluator = ladder.along(SIZES)
+    found = evaluator.measure(model)
+    assert [name for name in found if not name.endswith(" outcomes")] == [
+        *("retrieval, whole", "loss, whole"),
+        *("retrieval, half of C", "loss, half of C"),
+    ]
+    few = SIZES.model_copy(update={"documents": SIZES.queries})
+    for part, one in {"whole": model, "half of C": causal2vec.halves(model)["context"]}.items():
+        alone = evaluation.evaluate(one, ["DocsRetrieval"], scale=few, instructions="docs", progress=False)
+        assert found[f"retrieval, {part}"] == pytest.approx(alone["score"].item(), abs=1e-3)
+        with cut_to(one, SIZES.max_length):
+            assert found[f"loss, {part}"] == pytest.approx(held_out_loss(one).score, abs=1e-4)
+    last = workbook.build("last-token", "tiny-llama", max_length=200)
+    assert {name.removesuffix(" outcomes") for name in evaluator.measure(last)} == {"retrieval, whole", "loss, whole"}
+
+
+def test_the_course_is_the_difference_from_the_last_token_at_each_step():
+    draw = np.random.default_rng(5)
+    rows, raw = [], {}
+    for variant in ladder.LADDER.variants:
+        for seed in range(3):
+            for step in (0, 13):
+                raw[variant.name, seed, step] = values = draw.random(40)
+                outcomes = Outcomes.of_values(values, range(40), factor=100)
+                rows.append((variant.name, seed, step, 1000.0 * step, "retrieval, whole", outcomes.score, outcomes))
+                rows.append((variant.name, seed, step, 1000.0 * step, "loss, whole", 3.0, None))
+    frame = pd.DataFrame(rows, columns=["variant", "seed", "step", "tokens", "task", "score", "outcomes"])
+    found = ladder.course(frame.assign(metric="curve", trained=True, source="night")).set_index(["variant", "step"])
+    assert len(found) == 2 * len(ladder.AGAINST_LAST)
+    for (name, step), row in found.iterrows():
+        own = ladder.AGAINST_LAST[name]
+        gaps = [100 * (raw[own, seed, step] - raw[ladder.LAST, seed, step]).mean() for seed in range(3)]
+        assert row["points"] == pytest.approx(np.mean(gaps))
+        assert row["low"] < row["points"] < row["high"]
+        assert row["tokens"] == step
 
 
 def test_an_untrained_encoder_is_another_and_always_the_same():
@@ -180,11 +218,11 @@ def test_an_untrained_encoder_is_another_and_always_the_same():
 
 
 def test_variants_differ_in_what_they_say_they_do():
-    for experiment in causal2vec.EXPERIMENTS:
-        prints = [experiment.fingerprint(one, 0, "cpu", "smollm2-135m") for one in experiment.variants]
-        assert len({*prints}) == len(prints)
-        recipes = {one.trained_by("cpu", "smollm2-135m").fingerprint() for one in experiment.variants}
-        assert len(recipes) == 1  # all are trained alike
+    [experiment] = ladder.EXPERIMENTS
+    prints = [experiment.fingerprint(one, 0, "cpu", "smollm2-135m") for one in experiment.variants]
+    assert len({*prints}) == len(prints)
+    recipes = {one.trained_by("cpu", "smollm2-135m").fingerprint() for one in experiment.variants}
+    assert len(recipes) == 1  # all are trained alike
 
 
 LOST = "{} did not learn: its loss on held-out pairs{} is 3.40 (chance 3.47)."

@@ -125,6 +125,8 @@ QUOTED_POOLINGS = {
 } | {
     "latent_retrieval": (2, "latent-attention", "bidirectional", "Retrieval"),
     "mean_retrieval": (2, "mean", "bidirectional", "Retrieval"),
+    "self_retrieval": (2, "self-attention", "bidirectional", "Retrieval"),
+    "latent_retrieval1": (1, "latent-attention", "bidirectional", "Retrieval"),
     "latent_stage1": (1, "latent-attention", "bidirectional", "average"),
     "latent_stage2": (2, "latent-attention", "bidirectional", "average"),
     "latent_classification1": (1, "latent-attention", "bidirectional", "Classification"),
@@ -137,6 +139,7 @@ QUOTED_RECIPES = {
     "reversed_order": ("reversed", "average"),
     "two_stage_retrieval": ("two-stage", "Retrieval"),
     "single_stage_retrieval": ("single-stage", "Retrieval"),
+    "reversed_order_retrieval": ("reversed", "Retrieval"),
     "single_stage_classification": ("single-stage", "Classification"),
     "single_stage_in_batch_classification": ("single-stage-in-batch", "Classification"),
     "examples_clusters": ("examples", "Clustering"),

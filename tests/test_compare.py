@@ -175,3 +175,18 @@ def test_gains_over_the_causal_model_beside_the_paper():
     words = above_uni(papers.published("llm2vec_words"), pd.DataFrame({"variant": ["Bi"], "score": [36.0]}))
     assert "BERT-large" not in words  # no causal row to compare with
     assert words.loc["Bi + MNTP", "S-LLaMA-1.3B"] == pytest.approx((90.51 + 96.59 + 92.04 - 86.10 - 96.09 - 90.89) / 3)
+
+
+def test_a_variant_does_not_differ_from_itself():
+    [gap] = differences(TRAINED, {"Uni - Uni": ("Uni", "Uni")}, {"task": "task"}).itertuples()
+    assert (gap.points, gap.low, gap.high) == (0, 0, 0)
+
+
+def test_differences_are_the_pairs_one_by_one():
+    tasks = {"one": "first", "other": "second"}
+    frame = pd.concat([rows(task="one", Uni={0: 1.0, 1: 2.5}, Bi={0: 3.0, 1: 3.5}), rows(task="other", Uni={0: 7.0})])
+    found = differences(frame, {"a": ("Bi", "Uni"), "b": ("Uni", "Bi"), "c": ("Bi", "absent")}, tasks)
+    assert list(zip(found["pair"], found["task"], strict=True)) == [("a", "first"), ("b", "first")]
+    for row, pair in zip(found.itertuples(), (("Bi", "Uni"), ("Uni", "Bi")), strict=True):
+        alone = paired(frame, *pair, "one")
+        assert (row.points, row.low, row.high) == pytest.approx((alone.value, alone.low, alone.high))

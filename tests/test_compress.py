@@ -240,3 +240,14 @@ def test_bad_matrices(made):
             compress.gptq(weight, broken, "int8")
     with pytest.raises(InvalidValueError, match="block: expected a positive whole number"):
         compress.gptq(weight, hessian, "int8", block=0)
+
+
+def test_the_factor_is_that_of_the_inverse():
+    inputs = torch.randn(300, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    inputs[:, 7] = 0  # an input that never spoke
+    hessian = inputs.T @ inputs
+    damped = hessian.clone()
+    damped[7, 7] = 1
+    damped += matrices.DAMPING * damped.diagonal().mean() * torch.eye(24, dtype=torch.float64)
+    expected = torch.linalg.cholesky(torch.linalg.inv(damped), upper=True)
+    torch.testing.assert_close(matrices._factor(hessian, 24), expected, atol=1e-10, rtol=1e-8)

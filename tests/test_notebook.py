@@ -163,6 +163,20 @@ def test_a_difference_claimed_both_ways_is_drawn_once(start, tmp_path):
     assert len(drawn) == 4
 
 
+def test_what_was_not_tested_is_not_drawn(start, tmp_path):
+    run = start()
+    numbers = {"mntp_mean": around(30, "docs", "other"), "mntp_simcse_mean": around(40, "docs", "other")}
+    run.claim("llm2vec-simcse", scale="cpu", **numbers)
+    untested = {"causal_mean": around(3, "docs", "other"), "causal_last_token": around(1, "docs", "other")}
+    untested["causal_weighted_mean"] = replace(around(4, "docs", "other"), why="It did not learn.")
+    run.claim("llm2vec-last-token-pooling", **untested)
+    run.forest("Effects")
+    assert {"not tested"} < set(run.effects()["found"])
+    drawn = pd.read_csv(tmp_path / "figures" / "01_effects.csv")
+    assert "not tested" not in set(drawn["found"])
+    assert len(drawn) == (run.effects()["found"] != "not tested").sum()
+
+
 def test_all_claims_of_a_notebook_are_judged_once(start):
     run = start()
     run.claim("llm2vec-layer-cosine", layer_cosine=around(0.4))

@@ -48,6 +48,17 @@ def test_equal_units_have_equal_draws_and_others_their_own():
     assert not np.array_equal(first.resampled(500, seed=1), first.resampled(500))
 
 
+def test_what_was_resampled_is_kept_by_number_and_seed():
+    one = Outcomes.of_values(DRAW.normal(size=40), range(40))
+    assert not one.kept(500)
+    first = one.resampled(500)
+    assert one.kept(500)
+    assert one.resampled(500) is first
+    assert not one.kept(501)
+    assert not one.kept(500, seed=1)
+    assert Outcomes.none(0.5, "No items.").kept(500)
+
+
 def test_items_of_a_group_are_drawn_together():
     values, groups = np.repeat([0.0, 1.0, 1.0, 0.0], 5), np.repeat(np.arange(4), 5)
     one = Outcomes(0.5, "mean", values, None, groups, 20)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from ..errors import UnknownNameError
 from . import (
     anchor,
-    causal2vec,
     choices,
     compress,
     dial,
@@ -14,6 +13,7 @@ from . import (
     equal_budget,
     faithful,
     gritlm,
+    ladder,
     layers,
     lens,
     llm2vec,
@@ -31,7 +31,7 @@ from .summary import over_seeds
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for module in (
-        *(untrained, llm2vec, nv_embed, dictionary, lens, dial, faithful, mixture, causal2vec, sinks, choices),
+        *(untrained, llm2vec, nv_embed, dictionary, lens, dial, faithful, mixture, sinks, ladder, choices),
         *(layers, anchor, equal_budget, efficiency, compress, gritlm),
     )
     for experiment in module.EXPERIMENTS

@@ -1,8 +1,4 @@
-"""An experiment of notebook 05: the gain by the contextual token, and the two halves of the vector.
-
-Every text has the suffix ``answer``, except where EOS itself is tested: in the default backbone the state of EOS holds
-almost nothing of a text before training, see :data:`workbook.methods.causal2vec.SIZES`.
-"""
+"""What the experiments of notebook 05 measure of a model: the suites, and the two halves of a concatenated vector."""
 
 from __future__ import annotations
 
@@ -21,42 +17,13 @@ from ..modules import ContextualDecoder, ContextualPooling
 from ..modules.contextual import REPRESENTATIONS
 from ..templates import TEMPLATES
 from .compare import judged, learned
-from .grid import SUITES, Experiment, Variant
-from .suite import read_once, row, smaller, suites_and_loss
+from .grid import Variant
+from .suite import read_once, row, suites_and_loss
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from ..scale import Scale
-
-LAST, CONTEXTUAL, WHOLE = "last token", "contextual, last token", "causal2vec"
-"""The rows of table 2: neither, the contextual token in the input, and both states in the vector."""
-
-COMPARED = {
-    "C in the input - last token": (CONTEXTUAL, LAST),
-    "both states - C in the input": (WHOLE, CONTEXTUAL),
-    "both states - last token": (WHOLE, LAST),
-    "with C's MLP output - C in the input": ("Bi-EOS", CONTEXTUAL),
-    "both states - last token, EOS as suffix": (f"{WHOLE}, closed by EOS", f"{LAST}, closed by EOS"),
-}
-"""Variants that differ in one thing, by the name of their difference."""
-
-_PRINTED = {LAST: "last-token", CONTEXTUAL: "contextual", WHOLE: "causal2vec", "Bi-EOS": "encoder+eos"}
-
-_STAGE = ("contextual",)
-
-
-def variant(name: str, representation: str = "concat", suffix: str = "answer", **options: Any) -> Variant:
-    """Causal2Vec, trained, with another representation, suffix, place or encoder.
-
-    Args:
-        name: Its name in tables.
-        representation: One of ``workbook.modules.contextual.REPRESENTATIONS``.
-        suffix: Suffix of texts: ``eos``, ``answer`` or ``keywords``.
-        **options: Other fields of the chain.
-    """
-    own = {"pooling_options": {"representation": representation}, "suffix": suffix}
-    return Variant(name, "causal2vec", _STAGE, own | options)
 
 
 def without_context(name: str = "causal2vec") -> dict[str, Any]:
@@ -79,26 +46,7 @@ def last_token(name: str, suffix: str = "answer") -> Variant:
         suffix: Suffix of texts: ``eos``, ``answer`` or ``keywords``.
     """
     options = {"suffix": suffix, "template": without_context()}
-    return Variant(name, "last-token", _STAGE, options, recipe=causal2vec.recipe)
-
-
-def printed(rows: pd.DataFrame) -> pd.DataFrame:
-    """What the paper prints of the differences of :data:`COMPARED`, averages over 41 tasks of MTEB.
-
-    Args:
-        rows: Published tables 2 and 10, one behind the other: columns model, variant, task_type and score.
-
-    Returns:
-        Columns ``paper_low`` and ``paper_high``, the least and the largest over its backbones, by the name of the
-        difference; in points.
-
-    Source: Causal2Vec, tables 2 and 10. In the latter the token in the input alone is called ``eos``.
-    """
-    rows = rows.replace({"variant": {"eos": _PRINTED[CONTEXTUAL]}}).query("task_type == 'average'")
-    scores = rows.groupby(["variant", "model"])["score"].first().unstack()
-    names = {label: [_PRINTED[one.removesuffix(", closed by EOS")] for one in pair] for label, pair in COMPARED.items()}
-    gaps = {label: scores.loc[first] - scores.loc[second] for label, (first, second) in names.items()}
-    return pd.DataFrame({"paper_low": pd.DataFrame(gaps).min(), "paper_high": pd.DataFrame(gaps).max()})
+    return Variant(name, "last-token", ("contextual",), options, recipe=causal2vec.recipe)
 
 
 def halves(model: SentenceTransformer) -> dict[str, SentenceTransformer]:
@@ -203,23 +151,3 @@ def _heard(model: SentenceTransformer, sizes: Scale) -> list[pd.DataFrame]:
             outcomes = Outcomes.of_values(rows[column].tolist(), pairs["id"], factor=100)
             frames.append(row(token, outcomes, metric=metric, part=part))
     return frames
-
-
-COMPONENTS = Experiment(
-    name="05_components",
-    description="Last token, contextual token and concatenation, trained alike: both suites, loss, recency, lengths",
-    variants=(
-        last_token(LAST),
-        variant(CONTEXTUAL, "eos"),
-        variant(WHOLE),
-        variant("Bi-EOS", "bi-eos"),
-        last_token("last token, closed by EOS", suffix="eos"),
-        variant("causal2vec, closed by EOS", suffix="eos"),
-    ),
-    sizes=smaller,
-    measure=evaluate_variant,
-    inputs=SUITES,
-    rerun_variants=(WHOLE,),
-    version=3,
-)
-EXPERIMENTS = (COMPONENTS,)

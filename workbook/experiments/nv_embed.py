@@ -132,12 +132,13 @@ def judged_quantities(pooling: pd.DataFrame, recipes: pd.DataFrame) -> dict[str,
     short = {"last": "EOS", "mean": "mean", "latent": "latent attention", "self": "self-attention"}
     grid = {f"{key}_{mask}": name(one, mask, 2) for key, one in short.items() for mask in MASKS}
     stages = {number: name("latent attention", "bidirectional", number) for number in (1, 2)}
-    best = {"latent_retrieval": grid["latent_bidirectional"], "mean_retrieval": grid["mean_bidirectional"]}
+    ends = {f"{key}_retrieval": grid[f"{key}_bidirectional"] for key in ("latent", "mean", "self")}
+    ends["latent_retrieval1"] = stages[1]
     classes = {f"latent_classification{number}": one for number, one in stages.items()}
     series = [
         (None, pooling, grid | {f"latent_stage{number}": one for number, one in stages.items()}),
         (None, recipes, _WAYS),
-        ("DocsRetrieval", pooling, best),
+        ("DocsRetrieval", pooling, ends),
         ("ReviewClassification", pooling, classes),
         ("DocsRetrieval", recipes, {f"{key}_retrieval": one for key, one in (_WAYS | _MINED).items()}),
         ("ReviewClassification", recipes, {f"{key}_classification": one for key, one in _WAYS.items()}),

@@ -44,10 +44,9 @@ The paper does not say which layers get an adapter, nor its dropout; both are LL
 
 Whether last-token pooling learns at ``cpu`` depends on the suffix. With EOS SmolLM2-135M learns hardly anything: a loss
 on held-out pairs of 3.3, 3.3 and 2.5 by seed, where chance is log 32 = 3.5. With the opening of its chat answers as
-suffix it reaches 1.6 with every seed, at the same rate, steps and pairs; with the contextual token, 2.1. At ``night``,
-after 128 steps, it learns with both: 1.1 with EOS, 1.3 with the answer (``05_components``). The suffix ``answer`` is
-this project's choice (``build(.., suffix="answer")``): in equation 2 a text ends in EOS. For
-its chat models of 7B the paper adds [INST] and [/INST], as template ``causal2vec-chat`` does: see :func:`options`.
+suffix it reaches 1.6 with every seed, at the same rate, steps and pairs; with the contextual token, 2.1. The suffix
+``answer`` is this project's choice (``build(.., suffix="answer")``): in equation 2 a text ends in EOS. For its chat
+models of 7B the paper adds [INST] and [/INST], as template ``causal2vec-chat`` does: see :func:`options`.
 """
 
 SMALL = {

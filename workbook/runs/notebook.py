@@ -272,13 +272,15 @@ class Run:
     def forest(self, title: str) -> None:
         """Draw the effects in points of the claims judged so far, beside the paper's, as the figure ``effects``.
 
+        A clause that is not tested has no effect to look at: its number, and why, stand in the table alone.
+
         Args:
             title: The figure's title.
 
         Raises:
             OutputError: As :meth:`figure`.
         """
-        rows = self.effects().query("unit == 'points' and effect.notna()", engine="python")
+        rows = self.effects().query("unit == 'points' and effect.notna() and found != 'not tested'", engine="python")
         # Two papers may claim the opposite of each other: a difference stands there once.
         rows = rows[~rows["label"].map(lambda words: frozenset(words.replace(": ", " - ").split(" - "))).duplicated()]
         if len(rows):
