@@ -131,7 +131,8 @@ def differences(rows: pd.DataFrame, pairs: Mapping[str, tuple[str, str]], tasks:
     for label, (first, second) in pairs.items():
         for task, name in tasks.items():
             if {first, second} <= known[task].keys():
-                gap = effect({"first": 1.0, "second": -1.0}, {"first": known[task][first], "second": known[task][second]})
+                both = {"first": known[task][first], "second": known[task][second]}
+                gap = effect({"first": 1.0, "second": -1.0}, both)
                 found.append((label, name, gap.value, gap.low, gap.high, gap.detectable))
     return pd.DataFrame(found, columns=["pair", "task", "points", "low", "high", "detectable"])
 

@@ -1,7 +1,7 @@
 """What is in the input and in the vector, as Causal2Vec trains: an experiment of notebook 05, on tables 2 and 10.
 
-Texts end in EOS, as in the paper. All arms train on one machine, by the stage of :func:`.sinks.recipe`, at whose rate the
-half of the contextual token learns, and are measured on the way: from the end alone nobody can tell what needs more
+Texts end in EOS, as in the paper. All arms train on one machine, by the stage of :func:`.sinks.recipe`, at whose rate
+the half of the contextual token learns, and are measured on the way: from the end alone nobody can tell what needs more
 steps from what does not help.
 """
 
