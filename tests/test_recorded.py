@@ -110,7 +110,7 @@ STANDING = {
     "03_latents": ("night", 6),
     "04_dial": ("night", 3),
     "04_mixture": ("night", 9),
-    "05_ladder": ("night", 6),
+    "05_ladder": ("night", 10),
     "05_length": ("night", 40),
     "05_encoders": ("night", 15),
     "05_stages": ("night", 12),
