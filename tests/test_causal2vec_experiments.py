@@ -198,7 +198,7 @@ def test_the_course_is_the_difference_from_the_last_token_at_each_step():
     assert len(found) == 2 * len(ladder.AGAINST_LAST)
     for (name, step), row in found.iterrows():
         own = ladder.AGAINST_LAST[name]
-        gaps = [100 * (raw[own, seed, step] - raw[ladder.LAST, seed, step]).mean() for seed in range(3)]
+        gaps = [100 * (raw[own, seed, step] - raw[sinks.LAST, seed, step]).mean() for seed in range(3)]
         assert row["points"] == pytest.approx(np.mean(gaps))
         assert row["low"] < row["points"] < row["high"]
         assert row["tokens"] == step

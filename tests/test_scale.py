@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from workbook.errors import InvalidValueError, UnknownNameError
-from workbook.experiments import anchor, equal_budget, llm2vec
+from workbook.experiments import anchor, equal_budget, ladder, llm2vec
 from workbook.scale import RECORDED, SCALES, get_scale, live_scale
 
 
@@ -16,7 +16,9 @@ def test_a_larger_scale_has_at_least_as_much_of_everything():
         assert all(one <= other for one, other in zip(*sizes, strict=True)), larger.name
 
 
-@pytest.mark.parametrize("table", [anchor._EVERY, llm2vec._EVERY, equal_budget.TOKENS, equal_budget.SIZES])
+@pytest.mark.parametrize(
+    "table", [anchor._EVERY, ladder._EVERY, llm2vec._EVERY, equal_budget.TOKENS, equal_budget.SIZES]
+)
 def test_an_experiment_has_sizes_at_every_scale(table):
     """Those of recipes are built at each scale in test_recipes.py."""
     assert [*table] == [*SCALES]
