@@ -209,9 +209,46 @@ def test_examples_stand_before_the_contextual_token(build):
     close(alone.encode(["text"]), model.encode(["text"]))  # documents have no examples
 
 
-def test_what_reads_words_alone_is_refused(build):
-    with pytest.raises(InvalidValueError, match="expected a decoder that reads words alone, got 'one with contextual"):
-        probes.layer_cosine(build(), ["a"])
+@torch.no_grad()
+def test_layer_cosine_counts_contextual_tokens_too(build):
+    """Against passes of the decoder over word embeddings, with the token put in their place by hand."""
+    model = build()
+    frame = probes.layer_cosine(model, [NOTES[1], NOTES[3]]).query("text == 1")
+    features = model.preprocess([NOTES[3]])
+    ids, decoder = features["input_ids"][0], model[0].decoder
+    read = decoder.get_input_embeddings().weight[ids.clamp(min=0)].clone()
+    read[ids == CONTEXT] = model[0].context_of(features)[0]
+    found = {}
+    for mode in ("causal", "bidirectional"):
+        with probes.reading(model[0], mode):
+            made = decoder(inputs_embeds=read.unsqueeze(0), output_hidden_states=True).hidden_states
+        found[mode] = torch.cat(made)
+    expected = torch.cosine_similarity(*found.values(), dim=-1)
+    close(frame["cosine"].to_numpy().reshape(expected.shape), expected)
+    assert frame["token"].head(2).tolist() == [model.tokenizer.bos_token, "{context}"]
+    assert len(frame) == expected.numel()
+
+
+def test_a_beginning_moves_causally_by_its_contextual_token_alone(build):
+    model = build()
+    first, second = "Basil likes warm soil.", "Basil likes cold rain."
+    moved = probes.prefix_movement(model, first, second)
+    assert moved["token"].tolist()[:3] == [model.tokenizer.bos_token, "{context}", "B"]
+    assert moved["causal"].iloc[0] == 0
+    assert (moved["causal"].iloc[1:] > 1e-4).all()
+    assert (moved["bidirectional"] > 1e-4).all()
+    with probes.given_context(model[0], torch.ones(1, 1, 32)):
+        held = probes.prefix_movement(model, first, second)
+    close(held["causal"], 0, atol=1e-6)
+    assert (held["bidirectional"] > 1e-4).all()
+
+
+def test_probes_switch_the_dropout_of_a_trained_encoder_off(build):
+    model = build(encoder_options={"trainable": True}).train()
+    one, other = (probes.layer_cosine(model, NOTES[:1])["cosine"] for _ in range(2))
+    close(one, other, atol=0)
+    assert model[0].encoder.training
+    assert model[0].decoder.training
 
 
 @pytest.mark.parametrize(

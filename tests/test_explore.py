@@ -278,9 +278,14 @@ def test_bad_input(explorer):
         explorer.panel(ONE, None)
 
 
+def test_prefixes_of_a_model_with_a_contextual_token():
+    """The token tells what follows; BOS in front of it is as blind as ever."""
+    rows = PrefixExplorer(build("causal2vec", "tiny-llama", device="cpu")).table(ONE, OTHER)
+    assert rows["token"].iloc[1] == "{context}"
+    assert rows["causal"].iloc[0] == 0 < rows["causal"].iloc[1]
+
+
 def test_bad_input_to_prefixes_and_anchors(explorer):
-    with pytest.raises(InvalidValueError, match="a decoder that reads words alone"):
-        PrefixExplorer(build("causal2vec", "tiny-llama", device="cpu")).table(ONE, OTHER)
     for text in (None, " "):
         with pytest.raises(InvalidValueError, match="text: expected a string that is not blank"):
             PrefixExplorer(explorer.model).table(ONE, text)

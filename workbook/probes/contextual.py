@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from sentence_transformers.util import batch_to_device
 
 from ..errors import InvalidValueError
 from ..modules import ContextualDecoder, ContextualPooling
 from ..modules.contextual import REPRESENTATIONS
 from ..training.prepare import prepared
-from .states import decoder_of, reading
+from .states import all_layers, decoder_of, features_of, reading
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from ..modules import Decoder
     from ..training.recipe import Stage
 
 SINK = 30.0
@@ -207,46 +204,3 @@ def reader_of_context(model: SentenceTransformer, texts: Sequence[str]) -> Conte
     if not isinstance(module, ContextualDecoder):
         raise InvalidValueError("model", "one that reads contextual tokens, such as causal2vec", type(module).__name__)
     return module
-
-
-def features_of(model: SentenceTransformer, texts: Sequence[str], instruction: str | None) -> dict[str, Any]:
-    """What a model reads of some texts, on its device.
-
-    Args:
-        model: An embedder.
-        texts: Strings.
-        instruction: The bare task instruction, or None.
-    """
-    return batch_to_device(model.preprocess(list(texts), prompt=instruction), model.device)
-
-
-@contextmanager
-def all_layers(module: Decoder, attentions: bool = False) -> Iterator[list[Any]]:
-    """Keep what the decoder gives in the block, with the states of all its layers.
-
-    Args:
-        module: The first module of a model.
-        attentions: Whether the weights of attention are kept too, which takes the implementation ``eager``.
-
-    Yields:
-        A list, to which each pass appends the decoder's output: ``hidden_states`` and ``attentions``.
-    """
-    decoder, passes = module.decoder, []
-    kernel = decoder.config._attn_implementation
-    asked = {"output_hidden_states": True, "output_attentions": attentions}
-
-    def ask(_: Any, args: tuple, kwargs: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        return args, {**kwargs, **asked}
-
-    def keep(_: Any, args: tuple, output: Any) -> None:
-        passes.append(output)
-
-    hooks = [decoder.register_forward_pre_hook(ask, with_kwargs=True), decoder.register_forward_hook(keep)]
-    if attentions:
-        decoder.set_attn_implementation("eager")
-    try:
-        yield passes
-    finally:
-        for hook in hooks:
-            hook.remove()
-        decoder.set_attn_implementation(kernel)

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from ..errors import InvalidValueError, UnknownNameError
 from ..modules import ContextualDecoder, ContextualPooling
 from ..modules.contextual import REPRESENTATIONS
-from .contextual import features_of, reader_of_context
-from .states import reading
+from .contextual import reader_of_context
+from .states import features_of, reading
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,7 @@ from sentence_transformers.util import batch_to_device
 from ..attention import MODES, switched
 from ..errors import InvalidValueError, UnknownNameError, whole
 from ..modules import Decoder
+from ..templates import CONTEXT
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -34,29 +35,29 @@ def layer_cosine(model: SentenceTransformer, texts: Sequence[str]) -> pd.DataFra
 
     Returns:
         One row per text, layer and token: ``text`` (its index), ``layer`` (0 is the input embedding, the last is the
-        output of the final norm), ``position`` (from 0), ``token`` (its string), ``cosine`` (-1 to 1), and ``control``:
+        output of the final norm), ``position`` (from 0), ``token`` (its string, or ``{context}`` for a contextual one),
+        ``cosine`` (-1 to 1), and ``control``:
         the cosine with the bidirectional state of the next token in the text (of the first for the last), which any two
         states of a layer have in common.
 
     Raises:
-        InvalidValueError: No texts, a model that does not begin with a Decoder, or one that reads contextual tokens,
-            which are not tokens of a text.
+        InvalidValueError: No texts, or a model that does not begin with a Decoder.
 
     Source: LLM2Vec, section 4.2 and figures 5, 8 and 9.
     """
-    module = _reader_of_words(model, texts)
+    module = decoder_of(model, texts)
     rows = []
-    for index, encoded in enumerate(module.encode_texts(texts)):
-        ids = torch.tensor([encoded.input_ids], device=module.decoder.device)
+    for index, text in enumerate(texts):
+        features = features_of(model, [text], None)
         states = {}
         for mode in MODES:
-            with reading(module, mode):
-                hidden = module.decoder(input_ids=ids, output_hidden_states=True, use_cache=False).hidden_states
-            states[mode] = torch.stack(hidden).squeeze(1).float()  # (layers, tokens, dim)
+            with reading(module, mode), all_layers(module) as passes:
+                module(dict(features))
+            states[mode] = torch.stack(passes.pop().hidden_states).squeeze(1).float()  # (layers, tokens, dim)
         causal, both = (states[mode] for mode in MODES)
         cosine = F.cosine_similarity(causal, both, dim=-1).cpu().numpy()
         control = F.cosine_similarity(causal, both.roll(-1, dims=1), dim=-1).cpu().numpy()
-        tokens = [module.tokenizer.decode([token]) for token in encoded.input_ids]
+        tokens = _strings(module, features["input_ids"][0])
         layers, positions = np.indices(cosine.shape)
         rows.append(
             pd.DataFrame(
@@ -103,37 +104,32 @@ def layer_means(cosines: pd.DataFrame) -> pd.DataFrame:
 def prefix_movement(model: SentenceTransformer, first: str, second: str) -> pd.DataFrame:
     """How far the states of the tokens that two texts begin with move when what follows is exchanged.
 
+    Under causal attention they move by nothing, unless a contextual token in front of them tells what follows.
+
     Args:
         model: An embedder; it runs in both attention modes, whichever is its own.
         first: A text.
         second: Another that begins like it, read by the same template.
 
     Returns:
-        One row per token that both begin with: ``position`` (from 0), ``token`` (its string), and by attention mode,
-        ``causal`` and ``bidirectional``, the distance of its two last states by the length of the first (0 for none).
+        One row per token that both begin with: ``position`` (from 0), ``token`` (as :func:`layer_cosine` names it), and
+        by attention mode, ``causal`` and ``bidirectional``, the distance of its two last states by the length of the
+        first (0 for none).
 
     Raises:
-        InvalidValueError: A model that does not begin with a Decoder, or that reads contextual tokens.
+        InvalidValueError: A model that does not begin with a Decoder.
     """
-    module = _reader_of_words(model, [first, second])
-    rows = [encoded.input_ids for encoded in module.encode_texts([first, second])]
-    shared = next((n for n, (one, other) in enumerate(zip(*rows, strict=False)) if one != other), min(map(len, rows)))
+    module = decoder_of(model, [first, second])
+    sides = [features_of(model, [text], None) for text in (first, second)]
+    rows = [side["input_ids"][0] for side in sides]
+    both = zip(*(row.tolist() for row in rows), strict=False)
+    shared = next((n for n, (one, other) in enumerate(both) if one != other), min(map(len, rows)))
     moved = {}
     for mode in MODES:
         with reading(module, mode):
-            ids = (torch.tensor([row], device=module.decoder.device) for row in rows)
-            one, other = (module.decoder(input_ids=row, use_cache=False).last_hidden_state[0, :shared] for row in ids)
-        moved[mode] = ((one - other).float().norm(dim=1) / one.float().norm(dim=1)).tolist()
-    tokens = [module.tokenizer.decode([token]) for token in rows[0][:shared]]
-    return pd.DataFrame({"position": range(shared), "token": tokens, **moved})
-
-
-def _reader_of_words(model: SentenceTransformer, texts: Sequence[str]) -> Decoder:
-    """The model's decoder, if it reads nothing but the tokens of a text."""
-    module = decoder_of(model, texts)
-    if module.contextual_tokens:
-        raise InvalidValueError("model", "a decoder that reads words alone", "one with contextual tokens")
-    return module
+            one, other = (module(dict(side))["token_embeddings"][0, :shared].float() for side in sides)
+        moved[mode] = ((one - other).norm(dim=1) / one.norm(dim=1)).tolist()
+    return pd.DataFrame({"position": range(shared), "token": _strings(module, rows[0][:shared]), **moved})
 
 
 @torch.no_grad()
@@ -253,19 +249,69 @@ def decoder_of(model: SentenceTransformer, items: Sequence, name: str = "texts")
 
 @contextmanager
 def reading(module: Decoder, mode: str) -> Iterator[None]:
-    """Put a decoder into evaluation mode and an attention mode while the block runs.
+    """Put what a module adapts into evaluation mode, and its decoder into an attention mode, while the block runs.
 
     Args:
         module: The first module of a model.
         mode: ``causal`` or ``bidirectional``.
     """
-    training = module.decoder.training
-    module.decoder.eval()
+    parts = [getattr(module, name) for name in module.adapted]
+    training = [part.training for part in parts]
+    for part in parts:
+        part.eval()
     try:
         with switched(module.decoder, mode):
             yield
     finally:
-        module.decoder.train(training)
+        for part, was in zip(parts, training, strict=True):
+            part.train(was)
+
+
+def features_of(model: SentenceTransformer, texts: Sequence[str], instruction: str | None) -> dict[str, Any]:
+    """What a model reads of some texts, on its device.
+
+    Args:
+        model: An embedder.
+        texts: Strings.
+        instruction: The bare task instruction, or None.
+    """
+    return batch_to_device(model.preprocess(list(texts), prompt=instruction), model.device)
+
+
+@contextmanager
+def all_layers(module: Decoder, attentions: bool = False) -> Iterator[list[Any]]:
+    """Keep what the decoder gives in the block, with the states of all its layers.
+
+    Args:
+        module: The first module of a model.
+        attentions: Whether the weights of attention are kept too, which takes the implementation ``eager``.
+
+    Yields:
+        A list, to which each pass appends the decoder's output: ``hidden_states`` and ``attentions``.
+    """
+    decoder, passes = module.decoder, []
+    kernel = decoder.config._attn_implementation
+    asked = {"output_hidden_states": True, "output_attentions": attentions}
+
+    def ask(_: Any, args: tuple, kwargs: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        return args, {**kwargs, **asked}
+
+    def keep(_: Any, args: tuple, output: Any) -> None:
+        passes.append(output)
+
+    hooks = [decoder.register_forward_pre_hook(ask, with_kwargs=True), decoder.register_forward_hook(keep)]
+    if attentions:
+        decoder.set_attn_implementation("eager")
+    try:
+        yield passes
+    finally:
+        for hook in hooks:
+            hook.remove()
+        decoder.set_attn_implementation(kernel)
+
+
+def _strings(module: Decoder, ids: torch.Tensor) -> list[str]:
+    return ["{context}" if token == CONTEXT else module.tokenizer.decode([token]) for token in ids.tolist()]
 
 
 def _prefix_lengths(module: Decoder, prefixes: Sequence[str], texts: Sequence[str]) -> torch.Tensor:
