@@ -1,13 +1,17 @@
 """The grid of notebook 09 on a tiny backbone: what starts from what, and what its records are known by."""
 
+from copy import deepcopy
 from dataclasses import replace
 
 import pandas as pd
 import pytest
+from sentence_transformers import util
 from torch import nn
 from training_tools import differing
 
-from workbook import methods
+from workbook import compress, methods
+from workbook.corpora import authored
+from workbook.corpora.docs import load_docs
 from workbook.evaluation import OFFLINE_SUITES, SUITES
 from workbook.evaluation.outcomes import Outcomes
 from workbook.experiments import Experiment, get
@@ -19,15 +23,19 @@ from workbook.experiments.compress import (
     HALF,
     LABELS,
     PATTERNS,
+    PRUNED_ALONE,
     SCALED,
     STATES,
     UNTRAINED,
     WHOLE,
+    by_block,
     gains_beyond,
     judged_quantities,
+    lost_by_block,
     name,
 )  # fmt: skip
 from workbook.papers import claims
+from workbook.scale import SCALES
 from workbook.training import Recipe
 
 PLACE = {"seed": 0, "scale": "quick", "backbone": "tiny-llama"}
@@ -157,3 +165,39 @@ def test_every_recipe_of_the_grid_holds_at_every_scale(by):
     for scale in ("quick", "cpu", "night", "gpu", "paper"):
         (stage,) = GRID.variant(name("sparsegpt", "2:4", by)).trained_by(scale, "tiny-llama").stages
         assert stage.adapter.keep_zeros
+
+
+def test_blocks_pruned_alone_against_copies():
+    """Each number against the same search by a copy in which that block, or layer, is pruned by the library."""
+    model, sizes = (
+        GRID.variant(UNTRAINED).train(**PLACE).model,
+        SCALES["quick"].model_copy(update={"queries": 6, "max_length": 160}),
+    )
+    rows = by_block(model, sizes)
+    blocks = len(model[0].decoder.layers)
+    assert rows.query("metric == 'mrr'")["task"].tolist() == [
+        WHOLE, *(f"{pruning}, block {block}" for pruning in PRUNED_ALONE for block in range(blocks))
+    ]  # fmt: skip
+    pairs = load_docs().split("test").head(6)
+    [asked] = authored.instructions("docs").query("task == 'DocsRetrieval'")["instruction"]
+    (pruning, how), last = next(iter(PRUNED_ALONE.items())), blocks - 1
+    one, pruned = deepcopy(model), compress.prune(model, **how)
+    one[0].decoder.layers[last] = pruned[0].decoder.layers[last]
+    one.max_seq_length = sizes.max_length
+    queries, documents = one.encode(pairs["query"].tolist(), prompt=asked), one.encode(pairs["document"].tolist())
+    cosines = util.cos_sim(queries, documents).numpy()
+    expected = 100 / (cosines >= cosines.diagonal()[:, None]).sum(axis=1)
+    [found] = rows[rows["task"] == f"{pruning}, block {last}"]["outcomes"]
+    assert found.score == pytest.approx(expected.mean())
+    turned = rows.query("metric == 'turned'")
+    assert len(turned) == blocks * (1 + 7)
+    [moved] = turned[(turned["block"] == last) & (turned["layer"] == "")]["score"]
+    model.max_seq_length = sizes.max_length
+    few = pairs["document"].tolist()
+    same = util.pairwise_cos_sim(model.encode(few), one.encode(few)).numpy()
+    assert moved == pytest.approx(100 * (1 - same).mean(), abs=1e-3)
+    lost = lost_by_block(rows.assign(variant=UNTRAINED, seed=0, trained=False, source="recorded"))
+    assert len(lost) == blocks * len(PRUNED_ALONE)
+    [whole] = rows[rows["task"] == WHOLE]["score"]
+    gap = lost[(lost["pruning"] == pruning) & (lost["block"] == last)]["points"].item()
+    assert gap == pytest.approx(expected.mean() - whole, abs=1e-6)

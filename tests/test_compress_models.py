@@ -1,5 +1,6 @@
 """Compression of whole embedders: what is saved, loaded, calibrated on, refused."""
 
+import copy
 import hashlib
 import sys
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
+from torch import nn
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 import workbook as package
@@ -302,12 +304,24 @@ def test_sensitivity(model, how):
     assert bool((found["drift"] > 0).all())
     assert state(model) == before
     if how == "magnitude":
-        import copy
-
         one = copy.deepcopy(model)
         both = compress.prune(model, how)
         one[0].decoder.layers[1] = both[0].decoder.layers[1]
         assert found["drift"][1] == pytest.approx(compress.drift(model, one, TEXTS[:3]), abs=1e-6)
+
+
+def test_one_layer_alone_against_a_copy_in_which_it_is_pruned(model):
+    before = state(model)
+    found = compress.alone(model, lambda work: work.encode(TEXTS[:2]), "magnitude", 0.5, layers=True)
+    names = [name for name, part in model[0].decoder.layers[0].named_modules() if isinstance(part, nn.Linear)]
+    assert [(block, name) for block, name, _ in found] == [(block, name) for block in (0, 1) for name in names]
+    for block, name, vectors in found[:: len(names) - 1]:
+        one = copy.deepcopy(model)
+        linear = one[0].decoder.layers[block].get_submodule(name)
+        linear.weight.data *= compress.mask(linear.weight.abs(), 0.5, "matrix")
+        np.testing.assert_array_equal(vectors, one.encode(TEXTS[:2]))
+        assert not np.allclose(vectors, model.encode(TEXTS[:2]), atol=1e-6)
+    assert state(model) == before
 
 
 @pytest.mark.parametrize("backbone", ["tiny-llama", "tiny-gemma3"])

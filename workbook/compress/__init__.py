@@ -8,7 +8,7 @@ Source: NV-Embed, appendix A.
 from ..quantized import FORMATS, Quantized, QuantizedLinear
 from .matrices import PATTERNS, gptq, magnitude, mask, round_to_nearest, sparsegpt, wanda
 from .measures import disk_bytes, drift, report
-from .models import CONTROL, CRITERIA, ROUNDINGS, prune, quantize, sensitivity, smaller
+from .models import CONTROL, CRITERIA, ROUNDINGS, alone, prune, quantize, sensitivity, smaller
 
 __all__ = [
     "CONTROL",
@@ -18,6 +18,7 @@ __all__ = [
     "ROUNDINGS",
     "Quantized",
     "QuantizedLinear",
+    "alone",
     "disk_bytes",
     "drift",
     "gptq",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pandas as pd
 import torch
@@ -32,6 +32,7 @@ ROUNDINGS = ("rtn", "gptq")
 
 _HESSIAN = ("sparsegpt", "gptq")
 _UNCALIBRATED = (CONTROL, "magnitude", "rtn")
+T = TypeVar("T")
 _Change = Callable[[nn.Linear, Inputs | None], torch.Tensor | Quantized]
 
 
@@ -172,9 +173,70 @@ def sensitivity(
         One row per block: ``block`` (from 0) and ``drift``; see :func:`~.measures.drift`.
 
     Raises:
+        UnknownNameError, InvalidValueError: As :func:`alone`.
+    """
+    _asked(model, how, sparsity, form)  # refused before anything is read
+    if held_out is None:
+        from ..corpora.docs import load_docs
+
+        held_out = load_docs().split("dev").sort_values("id")["document"].head(32).tolist()
+    was = vectors(model, held_out, instruction)
+
+    def look(work: SentenceTransformer) -> float:
+        return turned(was, vectors(work, held_out, instruction))
+
+    found = alone(model, look, how, sparsity, form, texts, instruction)
+    return pd.DataFrame([(block, drift) for block, _, drift in found], columns=["block", "drift"])
+
+
+def alone(
+    model: SentenceTransformer,
+    look: Callable[[SentenceTransformer], T],
+    how: str = "wanda",
+    sparsity: str | float | None = None,
+    form: str | None = None,
+    texts: Sequence[str] | None = None,
+    instruction: str | None = None,
+    layers: bool = False,
+) -> list[tuple[int, str, T]]:
+    """What a function says of a model in which one block at a time is compressed, or one linear layer.
+
+    Args:
+        model: An embedder whose first module is a Decoder; it stays as it is.
+        look: Function of the changed model, which is the same object each time.
+        how, sparsity, form, texts, instruction: See :func:`sensitivity`.
+        layers: Whether it is one linear layer that is compressed, rather than all of a block.
+
+    Returns:
+        For each block (from 0), and for each of its layers where these are asked for: the block, the layer's name in it
+        (empty for the whole block), and what was said.
+
+    Raises:
         UnknownNameError, InvalidValueError: As :func:`prune` and :func:`quantize`; or a sparsity for a rounding, or a
             format for a criterion.
     """
+    change = _asked(model, how, sparsity, form)
+    work, found = copy.deepcopy(model), []
+
+    def tried(number: int, block: nn.Module, inputs: dict[str, Inputs]) -> None:
+        parts = linears(block)
+        groups = [(name, {name: part}) for name, part in parts.items()] if layers else [("", parts)]
+        for name, chosen in groups:
+            weights = {name: linear.weight.data for name, linear in chosen.items()}
+            for one, linear in chosen.items():
+                made = change(linear, inputs.get(one))
+                made = made.dequantized() if isinstance(made, Quantized) else made
+                linear.weight.data = made.to(weights[one].dtype)
+            found.append((number, name, look(work)))
+            for one, linear in chosen.items():
+                linear.weight.data = weights[one]
+
+    _each_block(work, how, texts, instruction, tried)
+    return found
+
+
+def _asked(model: SentenceTransformer, how: str, sparsity: str | float | None, form: str | None) -> _Change:
+    """The change of a layer that is asked for, of a model that can be changed so."""
     if how in ROUNDINGS:
         if sparsity is not None:
             raise InvalidValueError("sparsity", f"nothing with {how}, which rounds", sparsity)
@@ -185,25 +247,7 @@ def sensitivity(
             raise InvalidValueError("form", f"nothing with {how}, which prunes", form)
     _check(model, None if how in ROUNDINGS else sparsity or "2:4")
     _check_experts(model)
-    if held_out is None:
-        from ..corpora.docs import load_docs
-
-        held_out = load_docs().split("dev").sort_values("id")["document"].head(32).tolist()
-    whole_, work = vectors(model, held_out, instruction), copy.deepcopy(model)
-    rows = []
-
-    def tried(number: int, block: nn.Module, inputs: dict[str, Inputs]) -> None:
-        weights = {name: linear.weight.data for name, linear in linears(block).items()}
-        for name, linear in linears(block).items():
-            made = change(linear, inputs.get(name))
-            made = made.dequantized() if isinstance(made, Quantized) else made
-            linear.weight.data = made.to(weights[name].dtype)
-        rows.append((number, turned(whole_, vectors(work, held_out, instruction))))
-        for name, linear in linears(block).items():
-            linear.weight.data = weights[name]
-
-    _each_block(work, how, texts, instruction, tried)
-    return pd.DataFrame(rows, columns=["block", "drift"])
+    return change
 
 
 def _pruning(how: str, sparsity: str | float) -> _Change:

@@ -8,23 +8,40 @@ rounding before the retraining; its table 8 begins with the scores that table 7 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from .. import compress
 from ..compress import CONTROL, CRITERIA
+from ..corpora.authored import instruction_of
+from ..corpora.docs import load_docs
 from ..evaluation.effects import Quantity, effect
+from ..evaluation.outcomes import Outcomes
+from ..evaluation.run import cut_to
 from ..evaluation.suites import OFFLINE_SUITES
 from ..methods import retraining
+from ..probes.dial import searched
 from ..scale import Scale, get_scale
-from .compare import learned, quantities
+from .compare import differences, judged, learned, quantities
 from .grid import SUITES, Experiment, Variant
-from .suite import smaller, suites_and_loss
+from .suite import row, smaller, suites_and_loss
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 PATTERNS = {"2:4": "2:4", "4:8": "4:8", "unstructured": 0.5}
 """Patterns of half the weights, with their names in the library."""
 
 FORMS = {"INT8": "int8", "E4M3": "e4m3", "E5M2": "e5m2"}
 """Forms of eight bits in the published tables, with their names in the library."""
+
+PRUNED_ALONE = {
+    "nine tenths, magnitude": {"how": "magnitude", "sparsity": 0.9},
+    "2:4, Wanda": {"how": "wanda", "sparsity": "2:4"},
+}
+"""How one block is pruned alone, as options of `workbook.compress.alone`: far more than the paper does, and as it does.
+"""
 
 WHOLE, HALF, UNTRAINED = "uncompressed", "half the layers", "untrained"
 LABELS, STATES, SCALED = "labels", "labels and states", "labels and scaled states"
@@ -97,7 +114,84 @@ GRID = Experiment(
     inputs=SUITES,
     rerun_variants=(WHOLE, name("sparsegpt", "2:4")),
 )
-EXPERIMENTS = (GRID,)
+
+
+def _fewer(scale: str) -> Scale:
+    """Sizes for a grid that reads the texts once for each block."""
+    sizes = _sizes(scale)
+    few = {"queries": min(sizes.queries, 128), "probe_texts": min(sizes.probe_texts, 16)}
+    return sizes.model_copy(update=few)
+
+
+def by_block(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
+    """Retrieval with one block at a time pruned, and how far vectors turn if it is one layer.
+
+    Args:
+        model: An embedder that begins with a Decoder; it is left as it is.
+        sizes: Sizes of evaluation; each of ``queries`` queries of docs, test, has its own document among as many.
+
+    Returns:
+        Rows of the metric ``mrr``: of the whole model, and by ``pruning`` (of :data:`PRUNED_ALONE`) and ``block``, the
+        mean reciprocal rank x 100; and of the metric ``turned``: 100 (1 - cosine) of documents with and without, by
+        ``block`` and ``layer`` (empty for the whole block), for the first pruning. Columns ``task``, ``score``,
+        ``low``, ``high``, ``items`` and ``outcomes``.
+    """
+    pairs, asked = load_docs().split("test").head(sizes.queries), instruction_of("DocsRetrieval")
+    few = pairs.head(sizes.probe_texts)
+    options = {"normalize_embeddings": True, "show_progress_bar": False}
+
+    def ranked(work: SentenceTransformer) -> Outcomes:
+        queries = work.encode(pairs["query"].tolist(), prompt=asked, **options)
+        documents = work.encode(pairs["document"].tolist(), **options)
+        return Outcomes.of_values(searched(queries @ documents.T)["reciprocal_rank"], pairs["id"])
+
+    def turned(work: SentenceTransformer) -> Outcomes:
+        cosines = (work.encode(few["document"].tolist(), **options) * was).sum(axis=1)
+        return Outcomes.of_values(1 - cosines, few["id"], factor=100)
+
+    with cut_to(model, sizes.max_length):
+        was = model.encode(few["document"].tolist(), **options)
+        rows = [row(WHOLE, ranked(model), metric="mrr")]
+        for pruning, how in PRUNED_ALONE.items():
+            for block, _, found in compress.alone(model, ranked, **how):
+                rows.append(row(f"{pruning}, block {block}", found, metric="mrr", pruning=pruning, block=block))
+        pruning, how = next(iter(PRUNED_ALONE.items()))
+        for layers in (False, True):
+            for block, layer, found in compress.alone(model, turned, **how, layers=layers):
+                setting = {"pruning": pruning, "block": block, "layer": layer.rpartition(".")[2]}
+                rows.append(row(f"{pruning}, block {block}, {layer}", found, metric="turned", **setting))
+    return pd.concat(rows, ignore_index=True)
+
+
+BLOCKS = Experiment(
+    name="09_blocks",
+    description="One block pruned at a time, all others whole: retrieval; and vectors, by kind of layer",
+    variants=(_whole, Variant(UNTRAINED, "mean")),
+    sizes=_fewer,
+    measure=by_block,
+    inputs=("docs", "instructions/docs.csv"),
+    rerun_variants=(WHOLE,),
+)
+EXPERIMENTS = (GRID, BLOCKS)
+
+
+def lost_by_block(rows: pd.DataFrame) -> pd.DataFrame:
+    """What retrieval loses if one block is pruned alone, paired by query and by seed.
+
+    Args:
+        rows: Of :data:`BLOCKS`, as from ``Run.experiment``.
+
+    Returns:
+        Columns ``variant``, ``pruning``, ``block``, ``points`` of mean reciprocal rank x 100, ``low`` and ``high``
+        (95 %, not corrected).
+    """
+    found = []
+    for variant, part in judged(rows).query("metric == 'mrr'").groupby("variant", sort=False):
+        places = part.dropna(subset="block").drop_duplicates("task").set_index("task")[["pruning", "block"]]
+        pairs = {task: (task, WHOLE) for task in places.index}
+        gaps = differences(part.assign(variant=part["task"], task="rank"), pairs, {"rank": "rank"})
+        found.append(gaps.join(places, on="pair").assign(variant=variant))
+    return pd.concat(found, ignore_index=True)[["variant", "pruning", "block", "points", "low", "high"]]
 
 
 def judged_quantities(rows: pd.DataFrame) -> dict[str, Quantity]:
