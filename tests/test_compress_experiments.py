@@ -16,6 +16,7 @@ from workbook.evaluation import OFFLINE_SUITES, SUITES
 from workbook.evaluation.outcomes import Outcomes
 from workbook.experiments import Experiment, get
 from workbook.experiments.compress import (
+    BLOCK,
     CONTROL,
     CRITERIA,
     FORMS,
@@ -191,7 +192,7 @@ def test_blocks_pruned_alone_against_copies():
     assert found.score == pytest.approx(expected.mean())
     turned = rows.query("metric == 'turned'")
     assert len(turned) == blocks * (1 + 7)
-    [moved] = turned[(turned["block"] == last) & (turned["layer"] == "")]["score"]
+    [moved] = turned[(turned["block"] == last) & (turned["layer"] == BLOCK)]["score"]
     model.max_seq_length = sizes.max_length
     few = pairs["document"].tolist()
     same = util.pairwise_cos_sim(model.encode(few), one.encode(few)).numpy()

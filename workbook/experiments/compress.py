@@ -43,6 +43,7 @@ PRUNED_ALONE = {
 """How one block is pruned alone, as options of `workbook.compress.alone`: far more than the paper does, and as it does.
 """
 
+BLOCK = "whole block"
 WHOLE, HALF, UNTRAINED = "uncompressed", "half the layers", "untrained"
 LABELS, STATES, SCALED = "labels", "labels and states", "labels and scaled states"
 _RECIPES = {LABELS: retraining.recipe, STATES: retraining.with_states, SCALED: retraining.with_scaled_states}
@@ -133,7 +134,7 @@ def by_block(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
     Returns:
         Rows of the metric ``mrr``: of the whole model, and by ``pruning`` (of :data:`PRUNED_ALONE`) and ``block``, the
         mean reciprocal rank x 100; and of the metric ``turned``: 100 (1 - cosine) of documents with and without, by
-        ``block`` and ``layer`` (empty for the whole block), for the first pruning. Columns ``task``, ``score``,
+        ``block`` and ``layer`` (:data:`BLOCK` for all of one), for the first pruning. Columns ``task``, ``score``,
         ``low``, ``high``, ``items`` and ``outcomes``.
     """
     pairs, asked = load_docs().split("test").head(sizes.queries), instruction_of("DocsRetrieval")
@@ -158,7 +159,7 @@ def by_block(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
         pruning, how = next(iter(PRUNED_ALONE.items()))
         for layers in (False, True):
             for block, layer, found in compress.alone(model, turned, **how, layers=layers):
-                setting = {"pruning": pruning, "block": block, "layer": layer.rpartition(".")[2]}
+                setting = {"pruning": pruning, "block": block, "layer": layer.rpartition(".")[2] or BLOCK}
                 rows.append(row(f"{pruning}, block {block}, {layer}", found, metric="turned", **setting))
     return pd.concat(rows, ignore_index=True)
 
