@@ -38,7 +38,7 @@ def test_states_search_layer_by_layer_and_groups_make_up_the_whole(monkeypatch):
 
 
 def test_the_arms_differ_in_length_and_training():
-    short, long, trained = get("05_layers").variants
+    short, long, trained, learned = get("05_layers").variants
     made = {one.name: one.chain("night", "smollm2-135m") for one in (short, long, trained)}
     assert made[long.name] == made[trained.name]
     assert made[short.name].encoder_options["length"] == "torch"
@@ -46,3 +46,7 @@ def test_the_arms_differ_in_length_and_training():
     assert not short.seeded
     assert not long.seeded
     assert trained.seeded
+    own = learned.chain("night", "smollm2-135m")
+    assert (own.suffix, own.pooling_options["representation"]) == ("eos", "concat")
+    assert own.encoder_options["length"] == "word"
+    assert learned.trained_by("night", "smollm2-135m") != trained.trained_by("night", "smollm2-135m")

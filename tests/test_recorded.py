@@ -85,7 +85,6 @@ SCALES = dict.fromkeys(
             "05_alone",
             "05_choices",
             "05_examples",
-            "05_layers",
             "06_early",
             "07_methods",
             "08_encoding",
@@ -111,12 +110,14 @@ STANDING = {
     "04_dial": ("night", 3),
     "04_mixture": ("night", 9),
     "05_ladder": ("night", 10),
+    "05_layers": ("night", 5),
     "05_length": ("night", 40),
     "05_encoders": ("night", 15),
     "05_stages": ("night", 12),
     "06_stages": ("night", 26),
     "07_parts": ("night", 4),
     "09_compress": ("cpu", 80),
+    "09_blocks": ("cpu", 0),
 }
 """Experiments whose grids wait for scale night: the scale of the record that notebooks read, and its cells so far."""
 

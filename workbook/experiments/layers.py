@@ -15,6 +15,7 @@ from ..evaluation.outcomes import Outcomes
 from ..evaluation.run import cut_to
 from .equal_budget import METHODS
 from .grid import Experiment, Variant
+from .ladder import LADDER, WHOLE
 from .suite import row, smaller
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from ..scale import Scale
 
 SHORT, LONG, TRAINED = "torch's length", "a word's length", "a word's length, trained"
+LEARNED = "with EOS, trained"
+"""The method of `05_ladder`, whose contextual half learned to find pairs; that of :data:`TRAINED`, as notebook 07
+trains it, did not.
+"""
 _APART = 3  # layers between those that are kept
 
 
@@ -68,6 +73,7 @@ LAYERS = Experiment(
         Variant(SHORT, "causal2vec", (), {**_trained.options, "encoder_options": {"length": "torch"}}),
         Variant(LONG, "causal2vec", (), _trained.options),
         replace(_trained, name=TRAINED),
+        replace(LADDER.variant(WHOLE), name=LEARNED),
     ),
     sizes=smaller,
     measure=by_layer,
