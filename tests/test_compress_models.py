@@ -5,6 +5,7 @@ import hashlib
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
@@ -465,6 +466,22 @@ def test_command(command, docs, tmp_path, options, zeros, steps):
     card = (tmp_path / "small" / "README.md").read_text(encoding="utf-8")
     assert [step in card for step in steps] == [True] * len(steps)
     assert load_embedder(tmp_path / "small", device="cpu").encode(TEXTS).shape == (8, 32)
+
+
+@pytest.mark.parametrize("method", ["llm2vec", "nv-embed", "lens", "causal2vec", "anchor"])
+@pytest.mark.filterwarnings("ignore:The contextual token")
+def test_command_on_the_methods_of_the_papers(command, docs, tmp_path, method):
+    """What is written gives the vectors of the library's own model, and keeps its zeros and integers."""
+    asked = ("--how", "magnitude", "--sparsity", "2:4", "--form", "int8")
+    code, _, err = command(method, "--backbone", "tiny-llama", *asked, "-o", tmp_path / "small")
+    assert code == 0, err
+    written = load_embedder(tmp_path / "small", device="cpu")
+    built = package.build(method, "tiny-llama", device="cpu")
+    ours = compress.quantize(compress.prune(built, "magnitude", "2:4"), "gptq", "int8")
+    pd.testing.assert_frame_equal(compress.report(written), compress.report(ours))
+    assert compress.report(written)["zeros"].ge(0.5).all()
+    np.testing.assert_allclose(written.encode(TEXTS[:3]), ours.encode(TEXTS[:3]), atol=1e-6)
+    assert not np.allclose(ours.encode(TEXTS[:3]), built.encode(TEXTS[:3]), atol=1e-3)
 
 
 def test_command_on_a_folder(command, model, tmp_path):

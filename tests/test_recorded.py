@@ -116,7 +116,7 @@ STANDING = {
     "05_stages": ("night", 12),
     "06_stages": ("night", 26),
     "07_parts": ("night", 4),
-    "09_compress": ("cpu", 80),
+    "09_compress": ("cpu", 81),
     "09_blocks": ("cpu", 0),
 }
 """Experiments whose grids wait for scale night: the scale of the record that notebooks read, and its cells so far."""
