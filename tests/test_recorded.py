@@ -104,7 +104,7 @@ def missing(experiment, folder):
 
 
 STANDING = {
-    "03_pooling": ("night", 37),
+    "03_pooling": ("night", 39),
     "03_dictionary": ("night", 46),
     "03_latents": ("night", 6),
     "04_dial": ("night", 3),

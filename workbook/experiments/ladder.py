@@ -1,8 +1,8 @@
 """What is in the input and in the vector, as Causal2Vec trains: an experiment of notebook 05, on tables 2 and 10.
 
-Texts end in EOS, as in the paper. All arms train on one machine, by the stage of :func:`.sinks.recipe`, at whose rate
-the half of the contextual token learns, and are measured on the way: from the end alone nobody can tell what needs more
-steps from what does not help.
+Texts end in EOS, as in the paper. All arms train by the stage of :func:`.sinks.recipe`, at whose rate the half of the
+contextual token learns, and are measured on the way: from the end alone nobody can tell what needs more steps from what
+does not help. At night they trained on one machine, but for seeds 1 and 2 of Bi-EOS.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pandas as pd
 from ..evaluation.effects import Quantity
 from ..methods import nv_embed
 from ..training.recipe import Recipe
-from .compare import learned, quantities
+from .compare import differences, judged, learned, quantities
 from .grid import SUITES, Experiment, Variant
 from .suite import FEW_ENGLISH, smaller, suites_and_loss
 
@@ -28,6 +28,7 @@ model EOS means the end of a message, and the prompt suffix asks it for an answe
 
 MASKS = ("bidirectional", "causal")
 _STAGES = ("retrieval", "blended")
+_UNTRAINED = "untrained"
 
 
 def name(pooling: str, mask: str, stages: int) -> str:
@@ -80,7 +81,7 @@ RECIPES = Experiment(
     name="03_recipes",
     description="Other ways to run the stages of NV-Embed: the offline suites and clusters of packages",
     variants=(
-        Variant("untrained", "nv-embed"),
+        Variant(_UNTRAINED, "nv-embed"),
         _way("two stages", nv_embed.recipe),
         _way("retrieval alone", nv_embed.retrieval_alone, "retrieval"),
         _way("single stage", nv_embed.single_stage, "blended"),
@@ -119,6 +120,29 @@ _WAYS = {
 _MINED = {"mined": _TWO, "random": "random negatives", "naive": "naive mining"}
 
 
+def learning(rows: pd.DataFrame, recipes: pd.DataFrame) -> dict[str, str]:
+    """Whether each variant learned: by its loss on held-out pairs with in-batch negatives, or by its retrieval.
+
+    Stage two has no in-batch negatives, and its losses can stay near the bar of :func:`~.compare.learned` while a model
+    finds far more than before. So one that is clearly above the untrained model in retrieval has learned too. This
+    second way came after the record.
+
+    Args:
+        rows: Of :data:`POOLING` or :data:`RECIPES`, as from ``Run.experiment``.
+        recipes: Of :data:`RECIPES`, which has the untrained model.
+
+    Returns:
+        As :func:`~.compare.learned`.
+    """
+    said = learned(rows[rows["metric"] == "loss"])
+    late = {variant: (variant, _UNTRAINED) for variant, why in said.items() if why and variant != _UNTRAINED}
+    start = judged(recipes).query("variant == @_UNTRAINED")
+    scores = pd.concat([judged(rows).query("variant != @_UNTRAINED"), start]).query("metric == 'score'")
+    gaps = differences(scores, late, {"DocsRetrieval": "retrieval"}).set_index("pair")["low"]
+    above, nor = set(gaps.index[gaps > 0]), "Nor is its retrieval clearly above the untrained model's."
+    return {variant: f"{why} {nor}" if why and variant not in above else "" for variant, why in said.items()}
+
+
 def judged_quantities(pooling: pd.DataFrame, recipes: pd.DataFrame) -> dict[str, Quantity]:
     """What the claims of sections 5.2.1 to 5.2.5 are about, by the names in their rules.
 
@@ -127,7 +151,7 @@ def judged_quantities(pooling: pd.DataFrame, recipes: pd.DataFrame) -> dict[str,
         recipes: Of :data:`RECIPES`.
 
     Returns:
-        Quantities of variants that were measured; one that did not learn by its own held-out loss is not tested.
+        Quantities of variants that were measured; one that did not learn is not tested; see :func:`learning`.
     """
     short = {"last": "EOS", "mean": "mean", "latent": "latent attention", "self": "self-attention"}
     grid = {f"{key}_{mask}": name(one, mask, 2) for key, one in short.items() for mask in MASKS}
@@ -135,18 +159,23 @@ def judged_quantities(pooling: pd.DataFrame, recipes: pd.DataFrame) -> dict[str,
     ends = {f"{key}_retrieval": grid[f"{key}_bidirectional"] for key in ("latent", "mean", "self")}
     ends["latent_retrieval1"] = stages[1]
     classes = {f"latent_classification{number}": one for number, one in stages.items()}
-    series = [
-        (None, pooling, grid | {f"latent_stage{number}": one for number, one in stages.items()}),
-        (None, recipes, _WAYS),
-        ("DocsRetrieval", pooling, ends),
-        ("ReviewClassification", pooling, classes),
-        ("DocsRetrieval", recipes, {f"{key}_retrieval": one for key, one in (_WAYS | _MINED).items()}),
-        ("ReviewClassification", recipes, {f"{key}_classification": one for key, one in _WAYS.items()}),
-        ("ReviewClassification", recipes, {"examples_classes": "examples for classes", "labels_classes": _TWO}),
-        ("PackageClustering", recipes, {"examples_clusters": _TWO, "labels_clusters": "labels for clusters"}),
-    ]
+    series = {
+        "pooling": [
+            (None, grid | {f"latent_stage{number}": one for number, one in stages.items()}),
+            ("DocsRetrieval", ends),
+            ("ReviewClassification", classes),
+        ],
+        "recipes": [
+            (None, _WAYS),
+            ("DocsRetrieval", {f"{key}_retrieval": one for key, one in (_WAYS | _MINED).items()}),
+            ("ReviewClassification", {f"{key}_classification": one for key, one in _WAYS.items()}),
+            ("ReviewClassification", {"examples_classes": "examples for classes", "labels_classes": _TWO}),
+            ("PackageClustering", {"examples_clusters": _TWO, "labels_clusters": "labels for clusters"}),
+        ],
+    }
     measured = {}
-    for task, rows, variants in series:
-        learning = learned(rows[rows["metric"] == "loss"])
-        measured |= quantities(rows[rows["metric"] == "score"], variants, task, learning)
+    for of, rows in {"pooling": pooling, "recipes": recipes}.items():
+        scores, said = rows[rows["metric"] == "score"], learning(rows, recipes)
+        for task, variants in series[of]:
+            measured |= quantities(scores, variants, task, said)
     return measured
