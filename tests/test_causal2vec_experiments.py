@@ -159,11 +159,35 @@ def test_printed_differences_are_those_of_the_tables():
     """Table 2 prints 64.00, 64.24 and 64.72 for the small backbone, 67.23, 67.60 and 67.79 for the large one."""
     tables = [papers.published(f"causal2vec_{name}") for name in ("components", "representation")]
     found = ladder.printed(pd.concat(tables)).round(2)
-    assert [*found.index] == [*ladder.COMPARED]
+    assert [*found.index] == [name for name, pair in ladder.COMPARED.items() if ladder.ONE_LENGTH not in pair]
     assert found.loc["C in the input - last token"].tolist() == [0.24, 0.37]
     assert found.loc["both states - C in the input"].tolist() == [0.19, 0.48]
     assert found.loc["with C's MLP output - C in the input"].tolist() == [0.08, 0.15]  # table 10: 64.39 and 67.68
     assert found.loc["both states - last token"].tolist() == [0.56, 0.72]
+
+
+def test_halves_at_one_length_are_a_variant_of_their_own():
+    rows = pd.DataFrame(
+        [
+            {
+                "variant": variant,
+                "part": part,
+                "metric": metric,
+                "seed": 0,
+                "trained": True,
+                "source": "night",
+                "score": n,
+            }
+            for n, (variant, part, metric) in enumerate(
+                (variant, part, metric)
+                for variant in ("Bi-EOS", "causal2vec")
+                for part in ("whole", "eos", "equal lengths")
+                for metric in ("score", "loss")
+            )
+        ]
+    )
+    found = ladder.wholes(rows)
+    assert found[["variant", "score"]].to_numpy().tolist() == [["Bi-EOS", 0], ["causal2vec", 6], [ladder.ONE_LENGTH, 4]]
 
 
 def test_the_whole_and_the_half_of_c_are_measured_while_they_train(model):

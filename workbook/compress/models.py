@@ -32,7 +32,7 @@ ROUNDINGS = ("rtn", "gptq")
 
 _HESSIAN = ("sparsegpt", "gptq")
 _UNCALIBRATED = (CONTROL, "magnitude", "rtn")
-T = TypeVar("T")
+_T = TypeVar("_T")
 _Change = Callable[[nn.Linear, Inputs | None], torch.Tensor | Quantized]
 
 
@@ -191,14 +191,14 @@ def sensitivity(
 
 def alone(
     model: SentenceTransformer,
-    look: Callable[[SentenceTransformer], T],
+    look: Callable[[SentenceTransformer], _T],
     how: str = "wanda",
     sparsity: str | float | None = None,
     form: str | None = None,
     texts: Sequence[str] | None = None,
     instruction: str | None = None,
     layers: bool = False,
-) -> list[tuple[int, str, T]]:
+) -> list[tuple[int, str, _T]]:
     """What a function says of a model in which one block at a time is compressed, or one linear layer.
 
     Args:
@@ -208,8 +208,8 @@ def alone(
         layers: Whether it is one linear layer that is compressed, rather than all of a block.
 
     Returns:
-        For each block (from 0), and for each of its layers where these are asked for: the block, the layer's name in it
-        (empty for the whole block), and what was said.
+        For each block (from 0), or in its place for each of its layers: the block, the layer's name in it (empty for
+        the whole block), and what was said.
 
     Raises:
         UnknownNameError, InvalidValueError: As :func:`prune` and :func:`quantize`; or a sparsity for a rounding, or a
@@ -220,7 +220,7 @@ def alone(
 
     def tried(number: int, block: nn.Module, inputs: dict[str, Inputs]) -> None:
         parts = linears(block)
-        groups = [(name, {name: part}) for name, part in parts.items()] if layers else [("", parts)]
+        groups = [(one, {one: part}) for one, part in parts.items()] if layers else [("", parts)]
         for name, chosen in groups:
             weights = {name: linear.weight.data for name, linear in chosen.items()}
             for one, linear in chosen.items():

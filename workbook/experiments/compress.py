@@ -129,7 +129,8 @@ def by_block(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
 
     Args:
         model: An embedder that begins with a Decoder; it is left as it is.
-        sizes: Sizes of evaluation; each of ``queries`` queries of docs, test, has its own document among as many.
+        sizes: Sizes of evaluation; each of ``queries`` queries of docs, test, has its own document among as many. They
+            are the first, so 128 are of two packages. Calibration texts, too, are cut to ``max_length``.
 
     Returns:
         Rows of the metric ``mrr``: of the whole model, and by ``pruning`` (of :data:`PRUNED_ALONE`) and ``block``, the
@@ -192,7 +193,8 @@ def lost_by_block(rows: pd.DataFrame) -> pd.DataFrame:
         pairs = {task: (task, WHOLE) for task in places.index}
         gaps = differences(part.assign(variant=part["task"], task="rank"), pairs, {"rank": "rank"})
         found.append(gaps.join(places, on="pair").assign(variant=variant))
-    return pd.concat(found, ignore_index=True)[["variant", "pruning", "block", "points", "low", "high"]]
+    table = pd.concat(found, ignore_index=True).astype({"block": int})
+    return table[["variant", "pruning", "block", "points", "low", "high"]]
 
 
 def judged_quantities(rows: pd.DataFrame) -> dict[str, Quantity]:

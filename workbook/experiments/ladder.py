@@ -32,13 +32,19 @@ if TYPE_CHECKING:
 CONTEXTUAL, WHOLE = "contextual, last token", "causal2vec"
 """The rows of table 2 beside :data:`.sinks.LAST`: the contextual token in the input, and both states in the vector."""
 
+ONE_LENGTH = "Bi-EOS, halves at one length"
+"""Bi-EOS with both halves scaled to length 1 after training: as printed, the encoder's is a sixth as long as the other.
+"""
+
 COMPARED = {
     "C in the input - last token": (CONTEXTUAL, LAST),
     "both states - C in the input": (WHOLE, CONTEXTUAL),
     "both states - last token": (WHOLE, LAST),
     "with C's MLP output - C in the input": ("Bi-EOS", CONTEXTUAL),
+    "with C's MLP output: at one length - as printed": (ONE_LENGTH, "Bi-EOS"),
+    "with C's MLP output, at one length - last token": (ONE_LENGTH, LAST),
 }
-"""Variants that differ in one thing, by the name of their difference."""
+"""Variants that are compared, by the name of their difference. The last two were chosen when the record was known."""
 
 AGAINST_LAST = {"C in the input": CONTEXTUAL, "both states": WHOLE, "with C's MLP output": "Bi-EOS"}
 """The variants whose course is drawn, each against the last token, by what they have."""
@@ -109,6 +115,20 @@ LADDER = Experiment(
 EXPERIMENTS = (LADDER,)
 
 
+def wholes(rows: pd.DataFrame) -> pd.DataFrame:
+    """Scores of whole vectors, with :data:`ONE_LENGTH` as a variant of its own.
+
+    Args:
+        rows: Of :data:`LADDER`, as from ``Run.experiment``.
+
+    Returns:
+        The rows of the metric ``score`` and the part ``whole``, and those of Bi-EOS' part ``equal lengths``.
+    """
+    scores = judged(rows).query("metric == 'score'")
+    equal = scores.query("variant == 'Bi-EOS' and part == 'equal lengths'").assign(variant=ONE_LENGTH)
+    return pd.concat([scores.query("part == 'whole'"), equal], ignore_index=True)
+
+
 def course(rows: pd.DataFrame) -> pd.DataFrame:
     """Retrieval of each variant against the last token at each measurement of a training, paired by query and by seed.
 
@@ -138,12 +158,13 @@ def printed(rows: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         Columns ``paper_low`` and ``paper_high``, the least and the largest over its backbones, by the name of the
-        difference; in points.
+        difference, of those that the paper has; in points.
 
     Source: Causal2Vec, tables 2 and 10. In the latter the token in the input alone is called ``eos``.
     """
     rows = rows.replace({"variant": {"eos": _PRINTED[CONTEXTUAL]}}).query("task_type == 'average'")
     scores = rows.groupby(["variant", "model"])["score"].first().unstack()
-    names = {label: [_PRINTED[one] for one in pair] for label, pair in COMPARED.items()}
+    pairs = {label: pair for label, pair in COMPARED.items() if {*pair} <= {*_PRINTED}}
+    names = {label: [_PRINTED[one] for one in pair] for label, pair in pairs.items()}
     gaps = {label: scores.loc[first] - scores.loc[second] for label, (first, second) in names.items()}
     return pd.DataFrame({"paper_low": pd.DataFrame(gaps).min(), "paper_high": pd.DataFrame(gaps).max()})

@@ -36,9 +36,8 @@ def layer_cosine(model: SentenceTransformer, texts: Sequence[str]) -> pd.DataFra
     Returns:
         One row per text, layer and token: ``text`` (its index), ``layer`` (0 is the input embedding, the last is the
         output of the final norm), ``position`` (from 0), ``token`` (its string, or ``{context}`` for a contextual one),
-        ``cosine`` (-1 to 1), and ``control``:
-        the cosine with the bidirectional state of the next token in the text (of the first for the last), which any two
-        states of a layer have in common.
+        ``cosine`` (-1 to 1), and ``control``: the cosine with the bidirectional state of the next token in the text (of
+        the first for the last), which any two states of a layer have in common.
 
     Raises:
         InvalidValueError: No texts, or a model that does not begin with a Decoder.
