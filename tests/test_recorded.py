@@ -117,7 +117,7 @@ STANDING = {
     "06_stages": ("night", 26),
     "07_parts": ("night", 4),
     "09_compress": ("cpu", 81),
-    "09_blocks": ("cpu", 0),
+    "09_blocks": ("cpu", 2),
 }
 """Experiments whose grids wait for scale night: the scale of the record that notebooks read, and its cells so far."""
 
