@@ -222,7 +222,7 @@ def alone(
         parts = linears(block)
         groups = [(one, {one: part}) for one, part in parts.items()] if layers else [("", parts)]
         for name, chosen in groups:
-            weights = {name: linear.weight.data for name, linear in chosen.items()}
+            weights = {one: linear.weight.data for one, linear in chosen.items()}
             for one, linear in chosen.items():
                 made = change(linear, inputs.get(one))
                 made = made.dequantized() if isinstance(made, Quantized) else made
