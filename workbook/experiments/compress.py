@@ -161,7 +161,7 @@ def by_block(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
         for layers in (False, True):
             for block, layer, found in compress.alone(model, turned, **how, layers=layers):
                 setting = {"pruning": pruning, "block": block, "layer": layer.rpartition(".")[2] or BLOCK}
-                rows.append(row(f"{pruning}, block {block}, {layer}", found, metric="turned", **setting))
+                rows.append(row(f"{pruning}, block {block}, {layer or BLOCK}", found, metric="turned", **setting))
     return pd.concat(rows, ignore_index=True)
 
 
