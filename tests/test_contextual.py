@@ -570,13 +570,11 @@ def test_a_text_longer_than_the_encoder_reads_is_said_once(build):
     assert short.preprocess(["a" * 99])["encoder.input_ids"].shape == (1, 40)
 
 
-def test_a_length_that_the_encoder_does_not_read_is_said_when_it_is_asked_for(build):
-    said = "The encoder reads the first 64 of its tokens, the decoder 8192 of its own: of any text that is longer"
-    with pytest.warns(UserWarning, match=said) as told:
-        model = build(max_length=8192)
-    assert len(told) == 1
+def test_a_length_that_the_encoder_does_not_read_is_an_error(build):
+    said = "max_length: expected at most 512 tokens, got 8192. The encoder reads 64: .* Name an encoder that reads more"
+    with pytest.raises(InvalidValueError, match=said):
+        build(max_length=8192)
     with warnings.catch_warnings(action="error"):
-        model.encode(["a" * 99])  # not again
         build()
         build(max_length=48)
         tiny("causal2vec", "tiny-llama", max_length=512)

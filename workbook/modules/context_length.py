@@ -55,13 +55,12 @@ def contextual_decoder(
         layers: Number of the encoder's layers that run, from 0 (its embeddings alone); None for all.
         length: Length at which C begins: ``word``, that of a word embedding; a positive number, times that; or
             ``torch``, as the linear layers of torch are initialised. Outside of :data:`LIKE_WORDS` a warning says so.
-        **options: The other options of :class:`ContextualDecoder`. A ``max_length`` that is more than the default and
-            than what the encoder reads is warned of here, and not only at the first text that is cut.
+        **options: The other options of :class:`ContextualDecoder`.
 
     Raises:
         UnknownNameError, ModelNotFoundError: No such encoder.
-        InvalidValueError: An encoder that is not a transformer, or has fewer layers; a length that is none of these; or
-            as :class:`ContextualDecoder`.
+        InvalidValueError: An encoder that is not a transformer, or has fewer layers; a length that is none of these; a
+            ``max_length`` that is more than the default and than the encoder reads; or as :class:`ContextualDecoder`.
         AttentionError: As :class:`ContextualDecoder`.
         MissingDataError: The authored texts are not there.
     """
@@ -82,14 +81,16 @@ def contextual_decoder(
         model = AutoModel.from_config(model.config, dtype=decoder.dtype).to(decoder.device)
     context = ContextualTokens(model.config.hidden_size, width, tokens, model.config.num_attention_heads)
     made = ContextualDecoder(decoder, tokenizer, model.eval(), first.tokenizer, context.to(decoder.device), **options)
+    read = made.encoder_tokenizer.model_max_length
+    if made.max_length > max(_DEFAULT, read):
+        hint = f"The encoder reads {read}: of a longer text C would not know the end. Name an encoder that reads more."
+        raise InvalidValueError("max_length", f"at most {max(_DEFAULT, read)} tokens", made.max_length, hint)
     found = context_length(made)
     if length != "torch":
         wanted = 1.0 if length == "word" else float(length)
         with torch.no_grad():
             context.mlp[2].weight *= wanted / found
         found = wanted
-    if made.max_length > max(_DEFAULT, made.encoder_tokenizer.model_max_length):
-        made.tell("any text that is longer")
     _warn_if_far(found, "begins", 'encoder_options={"length": "word"} scales it.')
     return made
 

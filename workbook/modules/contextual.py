@@ -223,23 +223,14 @@ class ContextualDecoder(Decoder):
             read = features["attention_mask"].sum(dim=1).tolist()  # a row that is full may have been cut itself
             cut = [tokens for one, tokens in zip(own.encodings, read, strict=True) if one.overflowing]
             if min(limit, *cut) < self.max_length:
-                self.tell("some text")
+                self._told = True
+                warnings.warn(
+                    f"The encoder reads the first {limit} of its tokens, the decoder {self.max_length} of its own: of "
+                    "some text the contextual token does not know the end. Set max_length to what both read, or name "
+                    "an encoder that reads more. (Said once.)",
+                    stacklevel=2,
+                )
         return features | {_OWN + name: value for name, value in own.items()}
-
-    def tell(self, texts: str) -> None:
-        """Warn that the encoder does not read all that the decoder does, and not again when a text is cut.
-
-        Args:
-            texts: Of which this is so, for the message.
-        """
-        self._told = True
-        limit = min(self.max_length, self.encoder_tokenizer.model_max_length)
-        warnings.warn(
-            f"The encoder reads the first {limit} of its tokens, the decoder {self.max_length} of its own: of {texts} "
-            "the contextual token does not know the end. Set max_length to what both read, or name an encoder that "
-            "reads more. (Said once.)",
-            stacklevel=3,
-        )
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Add ``token_embeddings`` and ``context`` to the features; see :meth:`Decoder.forward`.
