@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from training_tools import write_encoder
 
 from workbook import attention, build, probes
 from workbook.errors import InvalidValueError
@@ -59,6 +60,33 @@ def test_word_states_of_the_real_tokenizer_against_the_same_loop(smollm2, shifte
     assert smollm2.tokenizer("a")["input_ids"][0] != smollm2.tokenizer.bos_token_id  # it puts none in front by itself
     for sentence, states in zip(SENTENCES, probes.word_states(smollm2, SENTENCES, shifted=shifted), strict=True):
         np.testing.assert_allclose(states, naive(smollm2, sentence, shifted), atol=2e-3)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("tokens", [1, 2])
+def test_words_behind_a_contextual_token(tmp_path, tokens):
+    """One sentence at a time: the token's states by the model's own pass, the words behind BOS and the token."""
+    encoder = write_encoder(tmp_path, 64)
+    options = {"encoder": encoder, "encoder_options": {"tokens": tokens}, "dtype": "float32", "device": "cpu"}
+    model = build("causal2vec", "tiny-llama", max_length=64, **options)
+    module, shifts = model[0], (False, True)
+    unshifted, shifted = (probes.word_states(model, SENTENCES, shifted=shift, batch_size=3) for shift in shifts)
+    for number, sentence in enumerate(SENTENCES):
+        context = module.context_of(model.preprocess([" ".join(sentence)]))[0]
+        table = module.decoder.get_input_embeddings()
+        ids = model.tokenizer(" ".join(sentence), add_special_tokens=False, return_tensors="pt")["input_ids"][0]
+        front = table(torch.tensor([model.tokenizer.bos_token_id]))
+        states = module.decoder(inputs_embeds=torch.cat([front, context, table(ids)])[None]).last_hidden_state[0]
+        one = len(model.tokenizer(sentence[0], add_special_tokens=False)["input_ids"])  # tokens of the first word
+        first, left = states[1 + tokens : 1 + tokens + one], states[tokens : tokens + one]
+        np.testing.assert_allclose(unshifted[number][0], first.mean(dim=0), atol=2e-5)
+        np.testing.assert_allclose(shifted[number][0], left.mean(dim=0), atol=2e-5)
+        np.testing.assert_allclose(unshifted[number][-1], states[-tokens_of(model, sentence) :].mean(dim=0), atol=2e-5)
+
+
+def tokens_of(model, sentence):
+    """Number of tokens of the last word, without the space in front of it."""
+    return len(model.tokenizer(sentence[-1], add_special_tokens=False)["input_ids"])
 
 
 def test_the_example_of_the_paper(tiny):

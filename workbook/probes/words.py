@@ -9,12 +9,14 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
+from sentence_transformers.util import batch_to_device
 from torch import nn
 from tqdm.auto import tqdm
 from transformers import DataCollatorWithPadding
 
 from ..corpora.roles import NO_ROLE
 from ..errors import InvalidValueError, whole
+from ..templates import CONTEXT
 from .states import decoder_of, reading
 
 if TYPE_CHECKING:
@@ -33,7 +35,8 @@ def word_states(
     of a sentence are joined by single spaces. A token belongs to a word if it covers any of its characters; a space
     that is a token of its own belongs to none. The tokenizer's BOS token (EOS if there is none) is put in front,
     whatever the model's template says. So the first word has a state to its left, shifted or not the input is the same,
-    and no word's state is that of a first token, which in decoders differs from all others.
+    and no word's state is that of a first token, which in decoders differs from all others. Contextual tokens, if the
+    model reads any, have read the whole sentence and stand between the two.
 
     Args:
         model: An embedder; its pooling and template are not used.
@@ -52,16 +55,21 @@ def word_states(
     """
     module = decoder_of(model, words, "words")
     rows, places = _tokens(module, words)
-    collate = DataCollatorWithPadding(module.tokenizer)
+    collate, context = DataCollatorWithPadding(module.tokenizer), module.contextual_tokens
     found = {}
     order = sorted(range(len(rows)), key=lambda index: len(rows[index]))  # sentences of like length need little padding
     with reading(module, module.attention):
         for start in tqdm(range(0, len(rows), batch_size), desc="states of words", leave=False, disable=None):
             batch = order[start : start + batch_size]
-            features = collate([{"input_ids": rows[index]} for index in batch]).to(model.device)
-            hidden = module(dict(features))["token_embeddings"].float().cpu()
+            read = [[rows[index][0], *[CONTEXT] * context, *rows[index][1:]] for index in batch]
+            features = dict(collate([{"input_ids": ids} for ids in read]))
+            if context:
+                made = module.preprocess([" ".join(words[index]) for index in batch])
+                features = {name: value for name, value in made.items() if name not in features} | features
+                features["context_mask"] = (features["input_ids"] == CONTEXT).long()
+            hidden = module(batch_to_device(features, model.device))["token_embeddings"].float().cpu()
             for index, states, mask in zip(batch, hidden, features["attention_mask"].bool().cpu(), strict=True):
-                states = states[mask]  # the front token, then those that the places count
+                states = states[mask][context:]  # what stands to the left, then those that the places count
                 states = (states[:-1] if shifted else states[1:]).numpy()
                 found[index] = np.stack([states[tokens].mean(axis=0) for tokens in places[index]])
     return [found[index] for index in range(len(rows))]
