@@ -47,8 +47,8 @@ SIZES = {
     "gpu": {"batch_size": 128, "max_length": 256, "learning_rate": 3e-4, "warmup_steps": 30},
     "paper": {"data": "e5", "batch_size": 512, "max_length": 512, "learning_rate": 1e-4, "warmup_steps": 300},
 }
-"""The supervised stage of all methods. At ``cpu`` and ``night`` Causal2Vec has the learning rate of its own notebook, twice that of
-the others, since its MLP begins as noise; which rate suits it was not searched.
+"""The supervised stage of all methods. At ``cpu`` and ``night`` Causal2Vec has the learning rate of its own notebook,
+twice that of the others, since its MLP begins as noise; which rate suits it was not searched.
 """
 
 _TEMPERATURE = {"lens": 0.02}  # its paper's; 0.05 is Causal2Vec's and Anchor's, and the others leave it open
