@@ -110,14 +110,14 @@ STANDING = {
     "04_dial": ("night", 3),
     "04_mixture": ("night", 9),
     "05_ladder": ("night", 12),
-    "05_layers": ("night", 6),
+    "05_layers": ("night", 7),
     "05_length": ("night", 40),
     "05_encoders": ("night", 15),
     "05_stages": ("night", 12),
     "06_stages": ("night", 26),
     "07_parts": ("night", 4),
     "09_compress": ("cpu", 81),
-    "09_blocks": ("cpu", 2),
+    "09_blocks": ("cpu", 3),
 }
 """Experiments whose grids wait for scale night: the scale of the record that notebooks read, and its cells so far."""
 
