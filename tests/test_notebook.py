@@ -198,7 +198,8 @@ def test_words_are_escaped_wrapped_and_kept_in_lines():
     rows = [[cell.get_text() for cell in row.find_all("td")] for row in page.tbody.find_all("tr")]
     assert rows == [["a <b>& more", "x: +1\ny: +2"], ["two", "-"]]
     assert page.find("b") is None
-    assert "white-space: pre-line" in page.style.get_text()
+    assert "#T_words td {\n  white-space: pre-line;" in page.style.get_text()
+    assert page.find(id="T_words_row0_col0") is None, "an id for each cell takes more room than its words"
     assert words._repr_html_() == words._repr_html_(), "no id that differs from run to run"
 
 

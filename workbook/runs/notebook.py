@@ -29,6 +29,7 @@ import transformers
 from IPython import get_ipython
 from IPython.display import Markdown, display
 from matplotlib.figure import Figure
+from pandas.io.formats.style import Styler
 
 from .. import __version__, backbones, figures
 from ..errors import InvalidValueError
@@ -344,9 +345,11 @@ class Words:
         return "\n".join(" | ".join(row).replace("\n", "; ") for row in self.frame.itertuples(index=False))
 
     def _repr_html_(self) -> str:
-        cells = {"white-space": "pre-line", "text-align": "left", "vertical-align": "top", "overflow-wrap": "anywhere"}
-        shown = self.frame.style.hide(axis="index").set_properties(**cells).format(escape="html")
-        return shown.set_table_styles([{"selector": "th", "props": "text-align: left"}]).to_html(uuid="words")
+        # Once for the table: a style of every cell would name each by an id, half of the page.
+        cells = "white-space: pre-line; text-align: left; vertical-align: top; overflow-wrap: anywhere"
+        styles = [{"selector": "td", "props": cells}, {"selector": "th", "props": "text-align: left"}]
+        shown = Styler(self.frame, uuid="words", cell_ids=False).hide(axis="index").format(escape="html")
+        return shown.set_table_styles(styles).to_html()
 
 
 def _versions() -> dict[str, str]:
