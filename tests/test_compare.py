@@ -11,7 +11,17 @@ from workbook.errors import MissingDataError
 from workbook.evaluation.effects import effect
 from workbook.evaluation.outcomes import Outcomes
 from workbook.evaluation.suites import SUITES
-from workbook.experiments import differences, judged, learned, levels, nv_embed, paired, quantities, quantity
+from workbook.experiments import (
+    differences,
+    judged,
+    learned,
+    levels,
+    nv_embed,
+    paired,
+    quantities,
+    quantity,
+    side_by_side,
+)
 from workbook.experiments.llm2vec import above_uni
 
 ITEMS = np.linspace(-1, 1, 20)
@@ -224,3 +234,17 @@ def test_differences_are_the_pairs_one_by_one():
     for row, pair in zip(found.itertuples(), (("Bi", "Uni"), ("Uni", "Bi")), strict=True):
         alone = paired(frame, *pair, "one")
         assert (row.points, row.low, row.high) == pytest.approx((alone.value, alone.low, alone.high))
+
+
+def test_differences_side_by_side_keep_the_order_of_pairs_and_tasks():
+    frame = pd.concat([rows(task="one", A={0: 1.0, 1: 2.5}, B={0: 3.04, 1: 3.5}, C={0: 7.0, 1: 8.0}),
+                       rows(task="two", A={0: 9.0, 1: 8.0}, B={0: 2.0, 1: 2.0})])  # fmt: skip
+    pairs = {"b - a": ("B", "A"), "a - c": ("A", "C"), "a - b": ("A", "B")}
+    found = differences(frame, pairs, {"two": "Z", "one": "B"})
+    wide = side_by_side(found)
+    assert list(wide.index) == list(pairs)
+    assert list(wide.columns) == [(number, task) for number in ("points", "low", "high") for task in ("Z", "B")]
+    for row in found.itertuples():
+        of_task = wide.loc[row.pair].xs(row.task, level="task")
+        assert of_task.tolist() == pytest.approx([row.points, row.low, row.high], abs=0.0501)
+    assert wide["points"].loc["a - c"].isna().tolist() == [True, False]

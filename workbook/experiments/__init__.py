@@ -22,7 +22,7 @@ from . import (
     sinks,
     untrained,
 )
-from .compare import differences, judged, learned, levels, paired, quantities, quantity
+from .compare import differences, judged, learned, levels, paired, quantities, quantity, side_by_side
 from .curves import heights, steps_to_reach
 from .grid import Experiment, Variant
 from .records import RECORDED, Record
@@ -55,6 +55,7 @@ __all__ = [
     "paired",
     "quantities",
     "quantity",
+    "side_by_side",
     "steps_to_reach",
 ]
 

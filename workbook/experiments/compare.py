@@ -137,6 +137,19 @@ def differences(rows: pd.DataFrame, pairs: Mapping[str, tuple[str, str]], tasks:
     return pd.DataFrame(found, columns=["pair", "task", "points", "low", "high", "detectable"])
 
 
+def side_by_side(found: pd.DataFrame) -> pd.DataFrame:
+    """Differences in one row a pair, rounded to a tenth, the tasks side by side.
+
+    Args:
+        found: From :func:`differences`.
+
+    Returns:
+        Rows ``pair``, in the order given; columns of points, then of the intervals' lower and upper ends, by task. NaN
+        where a pair was not measured on a task.
+    """
+    return found.round(1).pivot_table(["points", "low", "high"], "pair", "task", sort=False)
+
+
 def learned(
     rows: pd.DataFrame, above: float = math.log(32), of: str = "held-out pairs", name: str = "chance"
 ) -> dict[str, str]:
