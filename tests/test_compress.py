@@ -213,6 +213,17 @@ def test_an_input_that_is_always_zero(made):
     torch.testing.assert_close(found["int8"][scales][:, rest], alone[scales], atol=2e-2, rtol=0)
 
 
+@pytest.mark.parametrize("sparsity", ["2:4", 0.5])
+def test_a_hessian_of_too_low_a_rank_is_damped(made, sparsity):
+    """As in the published code; what the few inputs say is used: they change less than by magnitude alone."""
+    weight, inputs, _ = made
+    few = inputs[:4]
+    found = compress.sparsegpt(weight, few.T @ few, sparsity)
+    alone = weight * compress.mask(compress.magnitude(weight), sparsity, "matrix")
+    assert bool(found.isfinite().all())
+    assert error(weight, found, few) < 0.1 * error(weight, alone, few)
+
+
 @pytest.mark.parametrize("sparsity", ["4:4", "0:4", "5:4", "two:four", 0, 1, 1.5, -0.5, True, None, float("nan"), "1"])
 def test_no_sparsity(sparsity):
     with pytest.raises(InvalidValueError, match="sparsity: expected N:M"):
@@ -238,6 +249,9 @@ def test_bad_matrices(made):
     for broken in (-hessian, hessian * float("nan")):
         with pytest.raises(InvalidValueError, match="hessian: expected positive definite"):
             compress.gptq(weight, broken, "int8")
+    for use in (lambda one: compress.gptq(weight, one, "int8"), lambda one: compress.sparsegpt(weight, one, "2:4")):
+        with pytest.raises(InvalidValueError, match=r"hessian: expected X X\^T of inputs that are not all zero"):
+            use(hessian * 0)
     with pytest.raises(InvalidValueError, match="block: expected a positive whole number"):
         compress.gptq(weight, hessian, "int8", block=0)
 

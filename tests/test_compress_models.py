@@ -192,6 +192,23 @@ def test_a_layer_that_no_text_reaches_is_an_error():
             refused()
 
 
+@pytest.mark.parametrize("value", [0.0, float("nan"), 1e30])
+def test_inputs_that_say_nothing_are_an_error(value):
+    """Before the second block's layers all states are zero, not numbers, or too large for their squares."""
+    model = built()
+    model[0].decoder.layers[1].input_layernorm.weight.data.fill_(value)
+    before = state(model)
+    for refused in (
+        lambda: compress.prune(model, "wanda", texts=TEXTS),
+        lambda: compress.prune(model, "sparsegpt", texts=TEXTS),
+        lambda: compress.quantize(model, "gptq", texts=TEXTS),
+        lambda: compress.sensitivity(model, "sparsegpt", texts=TEXTS, held_out=TEXTS),
+    ):
+        with pytest.raises(InvalidValueError, match=r"linear layer of block 1, got \['self_attn.q_proj'"):
+            refused()
+        assert state(model) == before
+
+
 def read(model, texts, changed=lambda block: None):
     """Norms that each layer reads, block by block."""
     found = []
@@ -375,6 +392,11 @@ REFUSED = {
         InvalidValueError,
         "for wanda",
     ),
+    "one text many times": (
+        lambda m: compress.prune(m, "sparsegpt", "2:4", ["one text"] * 60),
+        InvalidValueError,
+        r"at least 64 tokens in distinct texts for sparsegpt.*got '\d tokens'",
+    ),
     "few tokens for GPTQ": (lambda m: compress.quantize(m, "gptq", "int8", ["a"]), InvalidValueError, "for gptq"),
     "no texts": (lambda m: compress.prune(m, "wanda", "2:4", []), InvalidValueError, "texts: expected at least one"),
     "a text": (lambda m: compress.prune(m, "wanda", "2:4", "a"), InvalidValueError, "texts: expected at least one"),
@@ -429,8 +451,10 @@ def test_models_that_are_refused(model):
 
 def test_a_device_without_the_format(model, monkeypatch):
     monkeypatch.setitem(compress.FORMATS, "e4m3", "no dtype")  # as a device does: the cast raises a TypeError
+    before = state(model)
     with pytest.raises(InvalidValueError, match="form: expected a format that cpu holds, got 'e4m3'"):
         compress.quantize(model, "rtn", "e4m3")
+    assert state(model) == before
 
 
 @pytest.fixture

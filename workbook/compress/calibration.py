@@ -58,6 +58,11 @@ class Inputs:
         """X X^T over the number of tokens, float32 (columns, columns)."""
         return self._sum / max(self.tokens, 1)
 
+    @property
+    def usable(self) -> bool:
+        """Whether the sum is finite and not zero throughout; of any other no weight matters more than its neighbour."""
+        return bool(self._sum.isfinite().all()) and bool(self._sum.any())
+
 
 def linears(block: nn.Module) -> dict[str, nn.Linear | QuantizedLinear]:
     """The layers of a block that are compressed, by their name in it: all that are linear, whatever they are called.
@@ -98,6 +103,10 @@ class Calibration:
         texts: Strings.
         instruction: The bare instruction, or None.
 
+    Attributes:
+        tokens: Number of tokens read.
+        distinct: Of these, the tokens of texts that had not been read before.
+
     Raises:
         InvalidValueError: No texts, or one that can't be read.
     """
@@ -116,10 +125,14 @@ class Calibration:
                     module(features)
                 self._states.append(calls[0][0])
                 self._options.append([options for _, options in calls])
-        self.tokens = sum(states.shape[:-1].numel() for states in self._states)
+        lengths = [states.shape[:-1].numel() for states in self._states]
+        self.tokens, self.distinct = sum(lengths), sum(dict(zip(texts, lengths, strict=True)).values())
 
     def require(self, columns: int, criterion: str, enough: int | None = None) -> None:
-        """Refuse fewer tokens than a layer has columns: of fewer a Hessian would be singular.
+        """Refuse fewer tokens, in distinct texts, than a layer has columns: of fewer a Hessian must be singular.
+
+        Of more it may be so still: a token's state before the first block is the same in all texts. Such a Hessian is
+        damped, as published; see :func:`~.matrices.sparsegpt`.
 
         Args:
             columns: Width of the widest layer.
@@ -132,10 +145,11 @@ class Calibration:
         least, why = columns, ", one a column of the widest layer"
         if enough is not None and enough < columns:
             least, why = enough, ", since norms of fewer tokens are chance"
-        if self.tokens < least:
+        if self.distinct < least:
+            repeated = " in distinct texts" if self.distinct < self.tokens else ""
             raise InvalidValueError(
-                "texts", f"at least {least:,} tokens for {criterion}{why}",
-                f"{self.tokens:,} tokens", "Give more or longer texts.",
+                "texts", f"at least {least:,} tokens{repeated} for {criterion}{why}",
+                f"{self.distinct:,} tokens", "Give more or longer texts.",
             )  # fmt: skip
 
     @torch.no_grad()
@@ -149,7 +163,7 @@ class Calibration:
             Number of the block, the block, and what its layers read, by the names of :func:`linears`.
 
         Raises:
-            InvalidValueError: A layer that no text reached.
+            InvalidValueError: A layer that no text reached, or whose inputs are zero throughout, infinite or NaN.
         """
         for number, block in enumerate(self._blocks):
             with _read(block, hessian) as inputs:
@@ -157,6 +171,10 @@ class Calibration:
             if unread := sorted({*linears(block)} - {*inputs}):
                 hint = "A layer that not every token passes needs more or other texts."
                 raise InvalidValueError("texts", f"some that reach every linear layer of block {number}", unread, hint)
+            if useless := [name for name, one in inputs.items() if not one.usable]:
+                wanted = f"some whose states are finite, and not all zero, before every linear layer of block {number}"
+                hint = "Inputs of zeros or NaN say nothing of the weights; look at the model's own, or take float32."
+                raise InvalidValueError("texts", wanted, useless, hint)
             yield number, block, inputs
             if number + 1 < len(self._blocks):
                 self._states = self._pass(number, block)

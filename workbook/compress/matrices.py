@@ -94,6 +94,9 @@ def mask(scores: torch.Tensor, sparsity: str | float, per: str = "row") -> torch
 def sparsegpt(weight: torch.Tensor, hessian: torch.Tensor, sparsity: str | float, block: int = BLOCK) -> torch.Tensor:
     """Prune by SparseGPT: weights go where that costs least, and those to the right make up for it.
 
+    The Hessian is damped, as in the published code: its diagonal gains 1 % of its mean, so that one of too low a rank
+    serves too. Of an input that is always zero the diagonal counts as 1, and its weights become 0.
+
     Args:
         weight: (rows, columns).
         hessian: (columns, columns), of the inputs X: X X^T, up to a factor.
@@ -104,8 +107,8 @@ def sparsegpt(weight: torch.Tensor, hessian: torch.Tensor, sparsity: str | float
         The pruned weights, float32 (rows, columns).
 
     Raises:
-        InvalidValueError: As :func:`mask`; a Hessian of another shape, with NaN, or singular even when damped; or a
-            block that a pattern does not divide.
+        InvalidValueError: As :func:`mask`; a Hessian of another shape, with NaN, zero throughout, or singular even
+            when damped; or a block that a pattern does not divide.
 
     Source: Frantar & Alistarh 2023, algorithm 1.
     """
@@ -234,6 +237,8 @@ def _factor(hessian: torch.Tensor, columns: int) -> torch.Tensor:
     """Upper Cholesky factor of the inverse of the damped Hessian, float64: its rows are the updates of all columns."""
     if hessian.shape != (columns, columns):
         raise InvalidValueError("hessian", f"of shape {(columns, columns)}", tuple(hessian.shape))
+    if not bool(hessian.any()):
+        raise InvalidValueError("hessian", "X X^T of inputs that are not all zero", "zero throughout")
     damped = hessian.double().clone()
     diagonal = damped.diagonal()
     diagonal[diagonal == 0] = 1

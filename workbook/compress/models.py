@@ -52,16 +52,17 @@ def prune(
         how: One of :data:`CRITERIA`, or :data:`CONTROL`.
         sparsity: ``N:M``, of each M neighbours in a row N stay; or the share that goes, for Wanda of each row, for the
             others of each matrix (SparseGPT: of each 128 columns).
-        texts: Calibration texts, for Wanda and SparseGPT: at least one token for each column of the widest layer; for
-            Wanda 256 are enough for a wider one. None for 128 documents of the docs corpus, of its split ``train``, or
-            for as many more as the widest layer needs.
+        texts: Calibration texts, for Wanda and SparseGPT: at least one token for each column of the widest layer,
+            repeated texts not counted; for Wanda 256 are enough for a wider one. None for 128 documents of the docs
+            corpus, of its split ``train``, or for as many more as the widest layer needs. What they leave unknown is
+            damped; see :func:`~.matrices.sparsegpt`.
         instruction: The bare instruction with which they are read, or None.
 
     Raises:
         UnknownNameError: No such criterion.
         InvalidValueError: Another sparsity, a pattern that does not divide a layer's columns, a model that does not
-            begin with a Decoder, is quantized or has experts stored as one tensor, or texts of too few tokens, or that
-            do not reach a layer.
+            begin with a Decoder, is quantized or has experts stored as one tensor, or texts of too few tokens, that do
+            not reach a layer, or before one of whose layers all states are zero, or one is not finite.
 
     Source: NV-Embed, appendix A.1; Sun et al. 2023 (Wanda); Frantar & Alistarh 2023 (SparseGPT).
     """
@@ -98,7 +99,7 @@ def quantize(
         UnknownNameError: No such rounding or format.
         InvalidValueError: A model that does not begin with a Decoder, is quantized or has experts stored as one tensor,
             a device that does not hold the format, ``dynamic`` for a float, or for GPTQ texts of fewer tokens than a
-            layer has columns, or that do not reach a layer.
+            layer has columns, or as :func:`prune`.
 
     Source: NV-Embed, appendix A.3; Frantar et al. 2022 (GPTQ).
     """
