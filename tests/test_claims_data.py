@@ -140,6 +140,10 @@ QUOTED_RECIPES = {
     "two_stage_retrieval": ("two-stage", "Retrieval"),
     "single_stage_retrieval": ("single-stage", "Retrieval"),
     "reversed_order_retrieval": ("reversed", "Retrieval"),
+    "single_stage_clusters": ("single-stage", "Clustering"),
+    "reversed_order_clusters": ("reversed", "Clustering"),
+    "single_stage_sts": ("single-stage", "STS"),
+    "reversed_order_sts": ("reversed", "STS"),
     "single_stage_classification": ("single-stage", "Classification"),
     "single_stage_in_batch_classification": ("single-stage-in-batch", "Classification"),
     "examples_clusters": ("examples", "Clustering"),
@@ -161,12 +165,17 @@ QUOTED_BENCHMARKS = {
     "bge_long": ("Bge-en-icl (zero-shot)", "Long-Doc"),
     "nv_embed_questions": ("NV-Embed-v2", "QA"),
     "bge_questions": ("Bge-en-icl (zero-shot)", "QA"),
+} | {
+    f"v{n}_{name}": (f"NV-Embed-v{n}", part)
+    for n in (1, 2)
+    for name, part in {"long": "Long-Doc", "questions": "QA"}.items()
 }
-BENCHMARKS = ("nv-embed-mteb", "nv-embed-air-bench")
+BENCHMARKS = ("nv-embed-mteb", "nv-embed-air-bench", "nv-embed-air-bench-versions")
+KINDS = "nv-embed-mteb-kinds"
 NV_EMBED = [
     entry
     for entry in claims.load().values()
-    if entry.paper == "NV-Embed" and entry.published and entry.id not in BENCHMARKS
+    if entry.paper == "NV-Embed" and entry.published and entry.id not in (*BENCHMARKS, KINDS)
 ]
 COMPRESSED = [entry for entry in NV_EMBED if entry.notebook == "09_compress"]
 
@@ -198,6 +207,16 @@ def test_nv_embed_on_benchmarks():
         name: mteb[key[0]] if key[1] == "average" else air[key] for name, key in QUOTED_BENCHMARKS.items()
     }
     assert sorted(mteb)[-2:] == [numbers["next_best"], numbers["nv_embed_v2"]]
+
+
+def test_nv_embed_by_kind_of_task():
+    scores = papers.published("nv_embed_mteb").pivot(index="task_type", columns="model", values="score")
+    numbers = {}
+    for kind in ("Retrieval", "Clustering", "Classification"):
+        (first, best), (_, second) = scores.loc[kind].nlargest(2).items()
+        assert first == "NV-Embed-v2"
+        numbers |= {f"v2_{kind.lower()}": best, f"next_best_{kind.lower()}": second}
+    assert claims.load()[KINDS].published == {"MTEB": numbers}
 
 
 QUOTED_LENS = {
