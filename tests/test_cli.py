@@ -17,7 +17,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 import workbook as package
-from workbook import cli, doctor
+from workbook import cli, doctor, papers
 from workbook.evaluation import SUITES, items
 from workbook.evaluation.effects import Quantity
 from workbook.papers import claims, ledger
@@ -383,6 +383,17 @@ def test_evaluate_on_a_suite_that_does_not_exist(workbook, saved, tmp_path):
     assert (code, out) == (2, "")
     assert err.startswith("Error: Unknown suite or task 'dosc'. Did you mean 'docs'?")
     assert len(err.splitlines()) == 1
+    assert not any(tmp_path.iterdir())
+
+
+def test_evaluate_on_a_benchmark_whose_answers_are_kept(workbook, saved, tmp_path):
+    code, out, err = workbook(
+        "evaluate", saved, "--suite", "air-bench", "--suite", "docs", "-o", tmp_path / "table.csv"
+    )
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert err.startswith("Error: suite: expected tasks that can be scored here, got 'air-bench'. AIR-Bench keeps")
+    (table,) = re.findall(r'papers\.published\("(.+)"\)', err)
+    assert {*papers.published(table)["part"]} == {"QA", "Long-Doc"}
     assert not any(tmp_path.iterdir())
 
 

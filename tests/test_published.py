@@ -241,6 +241,9 @@ def test_the_dictionary_opens_in_the_laboratory(folders):
     explorer = explore.LatentExplorer(model, [*TEXTS, "Rates rose."], ["garden", "garden", "other", "other"])
     assert {*explorer.latents["head"]} <= {*range(8)}
     assert len(explorer.table("A dull spade.", top=2)) == 16
+    lab = explore.DictionaryLab(model, TEXTS, TASK, latents=4)
+    assert len(lab.table("A dull spade.")) == 4
+    assert lab.ranking("A dull spade.", [*lab.latents])["change"].abs().max() > 1e-4  # silenced, the ranking moves
 
 
 # At full size, without weights

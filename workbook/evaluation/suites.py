@@ -105,6 +105,9 @@ OFFLINE = (*SUITES["docs"].tasks, *SUITES["other"].tasks, "PackageClustering")
 ONE_CORPUS = frozenset({*SUITES["docs"].tasks, "PackageClustering"})
 """Tasks over the docs corpus, which share texts; no others do."""
 
+CONFIDENTIAL = "air-bench"
+"""A benchmark of the papers that can't be a suite: no one outside has its right answers (NV-Embed, appendix B)."""
+
 MTEB_LENGTH = 512
 """Tokens of a text at most, as in all five papers, for tasks that are not sized by a scale."""
 
@@ -122,7 +125,7 @@ def tasks(suite: str | Iterable[str], scale: Scale | str = "quick") -> list[Any]
 
     Raises:
         UnknownNameError: Neither a suite nor an mteb task.
-        InvalidValueError: No task at all.
+        InvalidValueError: No task at all, or :data:`CONFIDENTIAL`.
         MissingDataError: A package is not installed of which the docs corpus is made, for its tasks; or a local file
             is absent.
         DamagedFileError: A local file is not in its form.
@@ -142,11 +145,16 @@ def task_names(suite: str | Iterable[str]) -> tuple[str, ...]:
     """Names of the tasks of suites, each once; a name that is not a suite's counts as a task's.
 
     Raises:
-        InvalidValueError: No name at all.
+        InvalidValueError: No name at all, or :data:`CONFIDENTIAL`.
     """
     names = (suite,) if isinstance(suite, str) and suite else tuple(suite) if isinstance(suite, Iterable) else ()
     if not names or not all(isinstance(name, str) for name in names):
         raise InvalidValueError("suite", f"one of {', '.join(SUITES)}, an mteb task, or a list of them", suite)
+    if CONFIDENTIAL in names:
+        hint = (
+            'AIR-Bench keeps its right answers to itself; its published scores: papers.published("nv-embed-air-bench").'
+        )
+        raise InvalidValueError("suite", "tasks that can be scored here", CONFIDENTIAL, hint)
     return tuple(dict.fromkeys(task for name in names for task in (SUITES[name].tasks if name in SUITES else (name,))))
 
 
