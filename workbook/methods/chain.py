@@ -192,7 +192,7 @@ class Chain:
 
 
 def _activate(decoder: Decoder, lexicon: Lexicon, share: float) -> None:
-    """Set the zero of a lexicon by the first of the authored texts."""
+    """Set the zero of a lexicon by the first of the authored texts; no training moves it."""
     import torch
     from sentence_transformers.util import batch_to_device
 

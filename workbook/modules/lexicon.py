@@ -227,9 +227,10 @@ def lexicon_of(
     Only differences between a language model's logits have a meaning: the same number added to all of them changes no
     prediction. ``log(1 + relu(logit))`` compares a logit with 0, and so depends on that number, which is a property of
     the backbone. Mistral-7B's logits are about 2.8 below 0 on average, so that relu there keeps what stands out.
-    SmolLM2, whose head is also its table of word embeddings, adds about 12: 99 of 100 logits are positive, the vectors
-    of any two texts have a cosine of 0.999, and a short training can't tell them apart. So ``zero`` says where relu's
-    zero lies: as in the paper, or measured from the mean, which is subtracted from the head's rows.
+    SmolLM2, whose head is also its table of word embeddings, adds about 12: before training 99 of 100 logits are
+    positive, the vectors of any two texts have a cosine of 0.999, and a model that is trained so falls behind. So
+    ``zero`` says where relu's zero lies: as in the paper, or measured from the mean, which is subtracted from the
+    head's rows.
 
     Args:
         backbone: See :func:`~workbook.backbones.resolve`.
@@ -242,8 +243,8 @@ def lexicon_of(
         zero: What a logit must exceed to have a weight. ``paper``: 0, the rows of the new head as they are. ``mean``:
             the mean of a position's logits over the new head. A number of 0 or more: that much above the mean.
             ``share 0.25``: as much above the mean as leaves a quarter of the weights above 0, measured on 64 short
-            texts when the model is built. None for ``mean`` where the head is also the table of word embeddings, and
-            else ``paper``.
+            texts when the model is built; a training moves the share, not the zero. None for ``mean`` where the head is
+            also the table of word embeddings, and else ``paper``.
         seed: Of the rows that the clusters start from, and of the shuffle.
 
     Raises:
