@@ -467,6 +467,36 @@ def test_what_the_meaning_of_clusters_is_worth(rows):
     assert one == pytest.approx(both[0] - both[1])
 
 
+def test_weights_and_search_by_zero_are_the_records_means():
+    rows = Record(dial.DIAL, "night").load()
+    drawn = dial.by_zero(rows)
+    assert len(drawn) == 3 * 2 * 2 * 6
+    assert drawn["zero"].unique().tolist() == ["0", "mean", "50%", "25%", "10%", "3%"]
+    found = drawn.set_index(["quantity", "model", "zero"])
+    whole = rows[(rows["top"] == "whole") & (rows["k"] == 4000) & (rows["head"] == "k-means")]
+    for zero, label, seeds in (("mean", "mean", 3), ("share 0.1", "10%", 1)):
+        own = whole[(whole["variant"] == "trained") & (whole["zero"] == zero)].set_index("idf")
+        assert len(own.loc["off"]) == 2 * seeds
+        for quantity, idf, column in (
+            ("weights above zero", "off", 100 * own["active"]),
+            ("content words", "subtracted", 100 * own["readable"].astype(float)),
+            ("search", "subtracted", own["score"]),
+        ):
+            one = found.loc[(quantity, "trained, k-means", label)]
+            assert one["level"] == pytest.approx(column.loc[idf].mean(), abs=1e-3)
+            assert (one["low"] < one["level"] < one["high"]) == (quantity == "search")
+    # At the paper's zero relu does nothing before training, and something after it.
+    for head in dial.CLUSTERED:
+        assert found.loc[("weights above zero", f"untrained, {head}", "0"), "level"] > 99.9
+        assert found.loc[("weights above zero", f"trained, {head}", "0"), "level"] < 80
+
+
+def test_what_stands_by_zero_was_measured(rows):
+    assert dial.by_zero(rows)["level"].between(0, 100).all()
+    with pytest.raises(MissingDataError, match="paper"):
+        dial.by_zero(rows[rows["zero"] != "paper"])
+
+
 def test_curves_are_drawn(rows):
     curves = dial.curves(dial.crossing(rows))
     fig = figures.lines(curves, "bytes", "score", hue="head", low="low", high="high", panel="idf", logx=True)

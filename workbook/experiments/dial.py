@@ -268,6 +268,43 @@ def meaning(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["zero", "idf", "top", "effect", "low", "high"])
 
 
+def by_zero(rows: pd.DataFrame) -> pd.DataFrame:
+    """Active weights, readable ones and search by where zero lies, with the meaning of clusters and without.
+
+    Args:
+        rows: Rows of any variants, as from :func:`measure`.
+
+    Returns:
+        One row per quantity, variant, head (of :data:`CLUSTERED`) and zero, of whole vectors at the centre's number of
+        rows: ``quantity``, ``model`` (variant and head), ``zero`` (``0``, the paper's; ``mean``; or the share above it,
+        as ``25%``), ``level``, ``low`` and ``high``. Quantities, all from 0 to 100: the weights above zero, of all,
+        with idf off; the content words, of a document's heaviest weights, with the mean weight subtracted, since
+        without idf zero leaves their order as it is; and the mean reciprocal rank, likewise. The first two have no
+        interval: a record keeps their means alone.
+
+    Raises:
+        MissingDataError: They were not measured.
+    """
+    k = int(chosen(rows, head="gaussian")["k"].iloc[0])
+    names = {"paper": "0", "mean": "mean"} | {f"share {share}": f"{share:.0%}" for share in SHARES}
+
+    def levels(idf: str) -> pd.DataFrame:
+        found = []
+        for (variant, of_one), zero in product(rows.groupby("variant", sort=False), names):
+            made = curves(chosen(of_one, head=[*CLUSTERED], k=k, zero=zero, idf=idf, top=WHOLE))
+            found.append(made.assign(zero=names[zero], model=variant + ", " + made["head"]))
+        return pd.concat(found, ignore_index=True)
+
+    off, subtracted = levels("off"), levels("subtracted")
+    parts = {
+        "weights above zero": off.assign(level=100 * off["active"], low=np.nan, high=np.nan),
+        "content words": subtracted.assign(level=100 * subtracted["readable"], low=np.nan, high=np.nan),
+        "search": subtracted.assign(level=subtracted["score"]),
+    }
+    found = pd.concat([part.assign(quantity=quantity) for quantity, part in parts.items()], ignore_index=True)
+    return found[["quantity", "model", "zero", "level", "low", "high"]]
+
+
 def against_centre(rows: pd.DataFrame, idf: str, top: str) -> pd.DataFrame:
     """What another head, zero or idf is worth: other kinds, rows, zeros and idfs, minus the centre's k-means.
 
