@@ -265,17 +265,6 @@ def test_the_factorial_is_one():
     assert len(prints) == len(variants) == 8
 
 
-def test_encoders_differ_in_what_they_know_alone():
-    variants = sinks.DOSE.variants
-    given = [dict(one.options["encoder_options"]) for one in variants]
-    assert [one.get("layers") for one in given] == [*sinks.LAYERS, None]
-    assert [one.get("pretrained", True) for one in given] == [True] * 4 + [False]
-    assert {one["length"] for one in given} == {"word"}
-    trainings = {one.trained_by("night", "smollm2-135m").fingerprint() for one in (*variants, *sinks.LENGTH.variants)}
-    assert len(trainings) == 1
-    assert len({sinks.DOSE.fingerprint(one, 0, "night", "smollm2-135m") for one in variants}) == 5
-
-
 def test_the_encoder_alone_is_the_published_one_without_instructions(monkeypatch):
     read = []
     monkeypatch.setattr(sinks, "suites", lambda model, sizes, **options: read.append((model, options)))

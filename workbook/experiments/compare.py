@@ -22,6 +22,17 @@ before any record that is judged by it.
 """
 
 
+KINDS = {
+    "Retrieval": "DocsRetrieval",
+    "Reranking": "DocsReranking",
+    "PairClassification": "DocsPairs",
+    "Clustering": "TopicClustering",
+    "Classification": "ReviewClassification",
+    "STS": "ParaphraseLadder",
+}
+"""The task of the offline suites of each kind that MTEB names; the first three are of suite docs."""
+
+
 def judged(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows on which verdicts rest: those of the first source, which is the record if there is one.
 
@@ -148,6 +159,32 @@ def side_by_side(found: pd.DataFrame) -> pd.DataFrame:
         where a pair was not measured on a task.
     """
     return found.round(1).pivot_table(["points", "low", "high"], "pair", "task", sort=False)
+
+
+def by_kind(
+    rows: pd.DataFrame, gaps: Mapping[str, Mapping[str, float]], printed: pd.DataFrame | Mapping[str, pd.Series]
+) -> pd.DataFrame:
+    """Differences by kind of task, each beside what a paper prints of that kind.
+
+    Args:
+        rows: As for :func:`quantities`, of scores.
+        gaps: Weights of variants by the name of the difference, such as ``{"a - b": {"a": 1, "b": -1}}``.
+        printed: The paper's difference by its name, in points, for each of :data:`KINDS`.
+
+    Returns:
+        Index: names of differences, without those of which a variant was not measured. Columns: kinds. Cells: text,
+        points with their 95 % interval (not corrected), and behind a bar the paper's, if it has one.
+    """
+    found = {}
+    for kind, task in KINDS.items():
+        arms = quantities(rows, {one: one for one in rows["variant"].unique()}, task)
+        for name, weights in gaps.items():
+            if not {*weights} <= {*arms}:  # a record that is not whole
+                continue
+            gap = effect(weights, arms)
+            paper = f" | {printed[kind][name]:.1f}" if name in printed[kind] else ""
+            found[name, kind] = f"{gap.value:.1f} [{gap.low:.1f}, {gap.high:.1f}]{paper}"
+    return pd.Series(found).unstack(sort=False)
 
 
 def learned(

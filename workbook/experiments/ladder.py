@@ -16,8 +16,9 @@ from .. import evaluation
 from ..evaluation.run import cut_to
 from ..modules.contextual import REPRESENTATIONS
 from ..scale import get_scale
+from . import compare
 from .causal2vec import evaluate_variant, halves, without_context
-from .compare import differences, judged
+from .compare import KINDS, differences, judged
 from .grid import SUITES, Experiment, Variant
 from .sinks import LAST, arm
 from .suite import held_out_loss, kept_along, read_once, smaller
@@ -150,21 +151,42 @@ def course(rows: pd.DataFrame) -> pd.DataFrame:
     return table[["variant", "step", "tokens", "points", "low", "high"]]
 
 
-def printed(rows: pd.DataFrame) -> pd.DataFrame:
-    """What the paper prints of the differences of :data:`COMPARED`, averages over 41 tasks of MTEB.
+def printed(rows: pd.DataFrame, kind: str = "average") -> pd.DataFrame:
+    """What the paper prints of the differences of :data:`COMPARED`, of 41 tasks of MTEB.
 
     Args:
         rows: Published tables 2 and 10, one behind the other: columns model, variant, task_type and score.
+        kind: Kind of task; the average over all by default.
 
     Returns:
-        Columns ``paper_low`` and ``paper_high``, the least and the largest over its backbones, by the name of the
-        difference, of those that the paper has; in points.
+        Index: the paper's backbones. Columns: those differences that the paper has, in points.
 
     Source: Causal2Vec, tables 2 and 10. In the latter the token in the input alone is called ``eos``.
     """
-    rows = rows.replace({"variant": {"eos": _PRINTED[CONTEXTUAL]}}).query("task_type == 'average'")
+    rows = rows.replace({"variant": {"eos": _PRINTED[CONTEXTUAL]}}).query("task_type == @kind")
     scores = rows.groupby(["variant", "model"])["score"].first().unstack()
     pairs = {label: pair for label, pair in COMPARED.items() if {*pair} <= {*_PRINTED}}
     names = {label: [_PRINTED[one] for one in pair] for label, pair in pairs.items()}
-    gaps = {label: scores.loc[first] - scores.loc[second] for label, (first, second) in names.items()}
-    return pd.DataFrame({"paper_low": pd.DataFrame(gaps).min(), "paper_high": pd.DataFrame(gaps).max()})
+    return pd.DataFrame({label: scores.loc[first] - scores.loc[second] for label, (first, second) in names.items()})
+
+
+def bounds(rows: pd.DataFrame) -> pd.DataFrame:
+    """The least and the largest of the paper's averages over its backbones: ``paper_low`` and ``paper_high``.
+
+    Args:
+        rows: As for :func:`printed`.
+    """
+    gaps = printed(rows)
+    return pd.DataFrame({"paper_low": gaps.min(), "paper_high": gaps.max()})
+
+
+def by_kind(rows: pd.DataFrame, tables: pd.DataFrame) -> pd.DataFrame:
+    """Tables 2 and 10 by kind of task, here and in the paper; see :func:`.compare.by_kind`.
+
+    Args:
+        rows: From :func:`wholes`.
+        tables: As for :func:`printed`; S-LLaMA-1.3B is shown, the smaller of the paper's two.
+    """
+    theirs = {kind: printed(tables, kind).loc["S-LLaMA-1.3B"] for kind in KINDS}
+    gaps = {label: {first: 1.0, second: -1.0} for label, (first, second) in COMPARED.items()}
+    return compare.by_kind(rows, gaps, theirs)

@@ -18,13 +18,12 @@ from ..corpora.docs import load_docs
 from ..evaluation.effects import Quantity, effect
 from ..evaluation.outcomes import Outcomes
 from ..evaluation.run import cut_to
-from ..evaluation.suites import OFFLINE_SUITES
 from ..modules import ContextualDecoder
 from ..modules.context_length import context_length, word_length
 from ..scale import get_scale
 from ..training.recipe import Recipe, Stage
 from .causal2vec import evaluate_variant, parts_learned, without_context
-from .compare import differences, judged, quantities
+from .compare import judged, quantities
 from .grid import SUITES, Experiment, Variant
 from .suite import row, smaller, suites
 
@@ -309,42 +308,6 @@ STAGES = Experiment(
     inside=inside,
     inputs=(*SUITES, "texts/graded.csv"),
 )
-LAYERS = (0, 2, 4, 6)
-"""Numbers of MiniLM's layers that run before its states are read; it has six, and 0 is its embeddings alone."""
-
-DOSE = Experiment(
-    name="05_encoders",
-    description="Encoders of graded quality, MiniLM read at four layers and one with random initialisation, each with "
-    "a contextual token as long as a word: both suites, loss, halves; sinks, lengths and paths of the gradient",
-    variants=(
-        *(arm(f"MiniLM, {count} layers", encoder_options={"layers": count, "length": "word"}) for count in LAYERS),
-        arm("random encoder", encoder_options={"pretrained": False, "length": "word"}),
-    ),
-    sizes=fewer,
-    measure=evaluate_variant,
-    inside=inside,
-    inputs=(*SUITES, "texts/graded.csv"),
-)
-
-
-def doses(rows: pd.DataFrame) -> pd.DataFrame:
-    """What MiniLM gives over a random encoder, by the number of its layers, paired by item and by seed.
-
-    Args:
-        rows: Of :data:`DOSE`, as from ``Run.experiment``.
-
-    Returns:
-        As from :func:`~.compare.differences`, with the columns ``part`` (whole vector or half of C) and ``layers``.
-
-    Source: Causal2Vec, table 6; reading fewer layers is this project's.
-    """
-    rows, found = judged(rows), []
-    against = {str(count): (f"MiniLM, {count} layers", "random encoder") for count in LAYERS}
-    for part, label in (("whole", "whole vector"), ("context", "half of C")):
-        scores = rows[(rows["metric"] == "score") & (rows["part"] == part)]
-        suites = {suite: suite for suite in OFFLINE_SUITES}
-        found.append(differences(scores, against, suites).assign(part=label))
-    return pd.concat(found).assign(layers=lambda table: table["pair"].astype(int))
 
 
 def encoder_alone(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
@@ -371,4 +334,4 @@ ALONE = Experiment(
     measure=encoder_alone,
     inputs=SUITES,
 )
-EXPERIMENTS = (LENGTH, DOSE, ALONE, STAGES)
+EXPERIMENTS = (LENGTH, ALONE, STAGES)
