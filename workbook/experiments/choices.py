@@ -13,12 +13,12 @@ from typing import Any
 import pandas as pd
 
 from ..evaluation import OFFLINE_SUITES
-from ..evaluation.effects import Quantity, effect
+from ..evaluation.effects import Quantity
 from ..methods import icl
 from ..training.recipe import Recipe
 from . import compare
 from .causal2vec import evaluate_variant, parts_learned, without_context
-from .compare import KINDS, differences, judged, quantities
+from .compare import KINDS, contrasts, differences, judged, quantities
 from .grid import SUITES, Experiment, Variant
 from .sinks import WHOLE_EOS, arm, fewer, inside, recipe
 
@@ -180,26 +180,22 @@ def effects(rows: pd.DataFrame, gaps: pd.DataFrame) -> pd.DataFrame:
         Rows for `workbook.figures.forest`: ``label`` (the choice, with a star if the half of its contextual token did
         not learn), ``panel`` (part of the vector, suite), ``effect`` in points from the mean of both trainings of the
         method as it is, of :data:`AGAIN` from the first, over the seeds that all have, ``low`` and ``high`` (95 %, not
-        corrected), ``threshold``; ``paper_low`` and ``paper_high``, the least and the largest difference of averages
-        over the paper's models, of wholes.
+        corrected), ``detectable``, ``threshold``; ``paper_low`` and ``paper_high``, the least and the largest
+        difference of averages over the paper's models, of wholes.
 
     Source: Causal2Vec, tables 3 to 5.
     """
     scores, learning, found = rows[rows["metric"] == "score"], parts_learned(rows), []
+    names = [one.name for one in CHOICES.variants]
+    weights = {name: {name: 1.0} | ({WHOLE_EOS: -1.0} if name == AGAIN else _BOTH) for name in names}
     for panel, (suite, part) in _PANELS.items():
-        arms = quantities(scores[scores["part"] == part], {one: one for one in scores["variant"].unique()}, suite)
-        for choice in (one.name for one in CHOICES.variants):
-            weights = {choice: 1.0} | ({WHOLE_EOS: -1.0} if choice == AGAIN else _BOTH)
-            if not {*weights} <= {*arms}:  # a record that is not whole
-                continue
-            gap = effect(weights, arms)
-            label = choice + "*" * bool(learning[choice])
-            found.append((label, choice, part, panel, gap.value, gap.low, gap.high))
-    table = pd.DataFrame(found, columns=["label", "pair", "part", "panel", "effect", "low", "high"])
+        found.append(contrasts(scores[scores["part"] == part], weights, {suite: panel}).assign(part=part))
+    table = pd.concat(found, ignore_index=True).assign(threshold=0.0)
     gaps = gaps.loc[[*_PRINTED]]
     bounds = pd.DataFrame({"paper_low": gaps.min(axis=1), "paper_high": gaps.max(axis=1)})
     bounds.index = pd.MultiIndex.from_product([_PRINTED.values(), ["whole"]], names=["pair", "part"])
-    return table.join(bounds, on=["pair", "part"]).assign(threshold=0.0)
+    table = table.join(bounds, on=["pair", "part"]).rename(columns={"points": "effect", "task": "panel"})
+    return table.assign(label=[one + "*" * bool(learning[one]) for one in table["pair"]])
 
 
 def printed(tables: Mapping[str, pd.DataFrame], kind: str = "average") -> pd.DataFrame:
@@ -267,16 +263,13 @@ def by_examples(rows: pd.DataFrame, averages: pd.Series) -> pd.DataFrame:
 
     Source: Causal2Vec, table 1.
     """
-    scores, found = rows[(rows["metric"] == "score") & (rows["part"] == "whole")], []
-    arms = {
-        suite: quantities(scores, {one.name: one.name for one in EXAMPLES.variants}, suite) for suite in OFFLINE_SUITES
+    scores = rows[(rows["metric"] == "score") & (rows["part"] == "whole")]
+    found = contrasts(scores, _EXAMPLES, {suite: suite for suite in OFFLINE_SUITES}).drop(columns="detectable")
+    paper = {
+        pair: sum(weight * averages[_PRINTED_EXAMPLES[one]] for one, weight in weights.items())
+        for pair, weights in _EXAMPLES.items()
     }
-    for pair, weights in _EXAMPLES.items():
-        paper = sum(weight * averages[_PRINTED_EXAMPLES[one]] for one, weight in weights.items())
-        for suite, measured in arms.items():
-            gap = effect(weights, measured)
-            found.append((pair, suite, gap.value, gap.low, gap.high, paper))
-    return pd.DataFrame(found, columns=["pair", "task", "points", "low", "high", "paper"])
+    return found.assign(paper=found["pair"].map(paper))
 
 
 def doses(rows: pd.DataFrame) -> pd.DataFrame:

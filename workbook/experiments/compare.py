@@ -137,14 +137,30 @@ def differences(rows: pd.DataFrame, pairs: Mapping[str, tuple[str, str]], tasks:
         Columns ``pair``, ``task``, ``points``, ``low``, ``high``, ``detectable``, in the order given, without pairs of
         which one variant was not measured.
     """
-    compared = {variant: variant for both in pairs.values() for variant in both}
+    weights = {
+        name: {first: 1.0, second: -1.0} if first != second else {first: 0.0} for name, (first, second) in pairs.items()
+    }
+    return contrasts(rows, weights, tasks)
+
+
+def contrasts(rows: pd.DataFrame, weights: Mapping[str, Mapping[str, float]], tasks: Mapping[str, str]) -> pd.DataFrame:
+    """Weighted sums of variants, such as a difference from the mean of two, task by task.
+
+    Args:
+        rows: As for :func:`quantities`.
+        weights: Weights of the variants by the name of the sum: ``{"a - b": {"a": 1, "b": -1}}``.
+        tasks: Labels of tasks, or of suites, by name.
+
+    Returns:
+        As from :func:`differences`, without sums of which a variant was not measured.
+    """
+    compared = {variant: variant for one in weights.values() for variant in one}
     known, found = {task: quantities(rows, compared, task) for task in tasks}, []
-    for label, (first, second) in pairs.items():
-        for task, name in tasks.items():
-            if {first, second} <= known[task].keys():
-                both = {"first": known[task][first], "second": known[task][second]}
-                gap = effect({"first": 1.0, "second": -1.0}, both)
-                found.append((label, name, gap.value, gap.low, gap.high, gap.detectable))
+    for name, of_sum in weights.items():
+        for task, label in tasks.items():
+            if of_sum.keys() <= known[task].keys():
+                one = effect(of_sum, known[task])
+                found.append((name, label, one.value, one.low, one.high, one.detectable))
     return pd.DataFrame(found, columns=["pair", "task", "points", "low", "high", "detectable"])
 
 
@@ -175,16 +191,12 @@ def by_kind(
         Index: names of differences, without those of which a variant was not measured. Columns: kinds. Cells: text,
         points with their 95 % interval (not corrected), and behind a bar the paper's, if it has one.
     """
-    found = {}
-    for kind, task in KINDS.items():
-        arms = quantities(rows, {one: one for one in rows["variant"].unique()}, task)
-        for name, weights in gaps.items():
-            if not {*weights} <= {*arms}:  # a record that is not whole
-                continue
-            gap = effect(weights, arms)
-            paper = f" | {printed[kind][name]:.1f}" if name in printed[kind] else ""
-            found[name, kind] = f"{gap.value:.1f} [{gap.low:.1f}, {gap.high:.1f}]{paper}"
-    return pd.Series(found).unstack(sort=False)
+    found = contrasts(rows, gaps, {task: kind for kind, task in KINDS.items()})
+    cells = []
+    for one in found.itertuples():
+        paper = printed[one.task].get(one.pair)
+        cells.append(f"{one.points:.1f} [{one.low:.1f}, {one.high:.1f}]" + ("" if paper is None else f" | {paper:.1f}"))
+    return found.assign(cell=cells).set_index(["pair", "task"])["cell"].unstack(sort=False)
 
 
 def learned(
