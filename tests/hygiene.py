@@ -6,11 +6,11 @@ Every rule is a generator function of a notebook that yields one line a problem.
 from __future__ import annotations
 
 import ast
-import json
 import re
 import statistics
 from collections.abc import Callable, Iterator
 
+import nbformat
 from nbformat import NotebookNode
 
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
@@ -108,7 +108,7 @@ def size(notebook):
     for number, count in enumerate(lines, 1):
         if count > 30:
             yield f"In [{number}] has {count} lines, expected at most 30"
-    if (total := len(json.dumps(notebook, indent=1, ensure_ascii=False).encode())) > 500_000:
+    if (total := len(nbformat.v4.writes(notebook).encode())) > 500_000:
         yield f"{total} bytes, expected at most 500 kB"
 
 

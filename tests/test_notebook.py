@@ -203,6 +203,17 @@ def test_words_are_escaped_wrapped_and_kept_in_lines():
     assert words._repr_html_() == words._repr_html_(), "no id that differs from run to run"
 
 
+def test_a_table_takes_one_line_and_is_the_same_to_a_reader(shell, start):
+    frame = pd.DataFrame({"claim": ["a <b>& more", "two"], "here": [1.5, np.nan]})
+    start(ALLOWED, **OWN)
+    shown = shell.display_formatter.format(frame)[0]["text/html"]
+    assert "\n" not in shown
+    assert len(shown) < 0.8 * len(frame._repr_html_())
+    pages = (BeautifulSoup(page, "html.parser") for page in (shown, frame._repr_html_()))
+    ours, theirs = ([cell.get_text() for cell in page.find_all(["th", "td"])] for page in pages)
+    assert ours == theirs
+
+
 def test_a_new_start_drops_what_the_notebook_left_before(tmp_path):
     frame = pd.DataFrame({"x": ["a", "b"], "y": [1.0, 2.0]})
 

@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import random
+import re
 import time
 import warnings
 from collections.abc import Mapping
@@ -97,6 +98,7 @@ def start(
     if (shell := get_ipython()) is not None:
         _silence_progress_bars()
         shell.display_formatter.formatters["image/png"].for_type(Figure, figures.png)
+        shell.display_formatter.formatters["text/html"].for_type(pd.DataFrame, _html)
     folder = Path(output_dir).expanduser().resolve() if str(output_dir) else ROOT / "outputs" / chosen.name
     return Run(notebook, chosen, backbone, seed, rerun, folder, own)
 
@@ -349,7 +351,13 @@ class Words:
         cells = "white-space: pre-line; text-align: left; vertical-align: top; overflow-wrap: anywhere"
         styles = [{"selector": "td", "props": cells}, {"selector": "th", "props": "text-align: left"}]
         shown = Styler(self.frame, uuid="words", cell_ids=False).hide(axis="index").format(escape="html")
-        return shown.set_table_styles(styles).to_html()
+        page = shown.set_table_styles(styles).to_html()
+        return re.sub(r">\n\s*<", "><", page)  # lines within cells stay
+
+
+def _html(frame: pd.DataFrame) -> str:
+    """A table without the line and the indent that pandas gives each cell: a twentieth of a notebook's file."""
+    return " ".join(frame._repr_html_().split()).replace("> <", "><")
 
 
 def _versions() -> dict[str, str]:
