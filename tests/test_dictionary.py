@@ -250,6 +250,20 @@ def test_variants_differ_in_one_thing():
     assert size["mean + wider MLP"] > size[dictionary.trained(512)] > size["mean + MLP"]
 
 
+def test_the_second_laboratory_differs_in_the_decoder_and_the_steps():
+    first, second = (experiments.get(name) for name in ("03_dictionary", "03_released"))
+    assert second.measures_like(first)
+    for one in second.variants:
+        other = first.variant(one.name)
+        assert (one.start_from, one.options, one.stages) == (None, other.options, other.stages)
+        for scale in SCALES:
+            long, short = (variant.trained_by(scale, "smollm2-135m").stages for variant in (one, other))
+            assert list(long) == [
+                each.model_copy(update={"steps": 4 * each.steps, "warmup_steps": 4 * each.warmup_steps})
+                for each in short
+            ]
+
+
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_scale_trains_the_pooling_alone(scale):
     variant = experiments.get("03_dictionary").variant(dictionary.trained(64))

@@ -4,10 +4,15 @@ All poolings read the same states, those of one decoder, which a contrastive sta
 is the same decoder for every seed, so that seeds differ in new weights and in the order of the data alone. Each pooling
 begins as the mean of those states and trains on pairs that the decoder has seen too. Heads are 64 wide, where the
 paper's are as wide as the states: their width costs parameters, and no time.
+
+A second laboratory has the decoder as it was released, and four times the steps: there the pooling has everything to
+learn, and no pair has been seen before.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -89,18 +94,21 @@ def decoder_recipe(scale: str, backbone: str) -> Recipe:
     return Recipe(stages=(contrastive(scale, temperature=0.05),))
 
 
-def pooling_recipe(scale: str, backbone: str) -> Recipe:
+def pooling_recipe(scale: str, backbone: str, times: int = 1) -> Recipe:
     """The stage that trains a pooling on the frozen decoder.
 
     Args:
         scale: Name of the scale.
         backbone: Name of the backbone.
+        times: How often the steps of :data:`SIZES`, and those that warm up.
 
     Raises:
         UnknownNameError: No such scale.
     """
     options = {"name": "pooling", "objective": "contrastive", "options": {"temperature": 0.05}}
-    return Recipe(stages=(Stage(**options, adapter=None, frozen=True, **SIZES[get_scale(scale).name]),))
+    sizes: dict[str, Any] = dict(SIZES[get_scale(scale).name])
+    sizes |= {name: times * sizes[name] for name in ("steps", "warmup_steps")}
+    return Recipe(stages=(Stage(**options, adapter=None, frozen=True, **sizes),))
 
 
 DECODER = Variant("decoder", "nv-embed", ("contrastive",), {"pooling": "mean"}, recipe=decoder_recipe)
@@ -280,4 +288,18 @@ LATENTS_READ = Experiment(
     measure=praised,
     inputs=("docs", "instructions/docs.csv", "texts/reviews.csv"),
 )
-EXPERIMENTS = (DICTIONARY, LATENTS_READ)
+
+RELEASED = replace(
+    DICTIONARY,
+    name="03_released",
+    description="The same poolings on the states of the decoder as released, with four times the steps",
+    variants=tuple(
+        replace(one, recipe=partial(pooling_recipe, times=4), start_from=None, start_seed=None)
+        for one in map(
+            DICTIONARY.variant,
+            ("mean", "mean + linear", "mean + MLP", trained(64), random(64), "dictionary without MLP, 64"),
+        )
+    ),
+    rerun_variants=("mean", "mean + MLP"),
+)
+EXPERIMENTS = (DICTIONARY, LATENTS_READ, RELEASED)
