@@ -1,5 +1,7 @@
 """The dictionary laboratory: its instruments against naive second computations, its panel, its experiment."""
 
+from dataclasses import replace
+
 import ipywidgets as widgets
 import numpy as np
 import pandas as pd
@@ -253,15 +255,20 @@ def test_variants_differ_in_one_thing():
 def test_the_second_laboratory_differs_in_the_decoder_and_the_steps():
     first, second = (experiments.get(name) for name in ("03_dictionary", "03_released"))
     assert second.measures_like(first)
+    without = "dictionary without MLP, 64"
+    random, trained = second.variant(f"random {without}"), second.variant(without)
+    drawn = {"pooling_options": trained.options["pooling_options"] | {"train_dictionary": False}}
+    assert random == replace(trained, name=random.name, options=trained.options | drawn)
     for one in second.variants:
+        if one is random:
+            continue
         other = first.variant(one.name)
         assert (one.start_from, one.options, one.stages) == (None, other.options, other.stages)
         for scale in SCALES:
             long, short = (variant.trained_by(scale, "smollm2-135m").stages for variant in (one, other))
-            assert list(long) == [
-                each.model_copy(update={"steps": 4 * each.steps, "warmup_steps": 4 * each.warmup_steps})
-                for each in short
-            ]
+            for more, less in zip(long, short, strict=True):
+                steps = {name: 4 * getattr(less, name) for name in ("steps", "warmup_steps")}
+                assert more == less.model_copy(update=steps)
 
 
 @pytest.mark.parametrize("scale", SCALES)

@@ -289,17 +289,20 @@ LATENTS_READ = Experiment(
     inputs=("docs", "instructions/docs.csv", "texts/reviews.csv"),
 )
 
+_LONGER = partial(pooling_recipe, times=4)
+_WITHOUT = "dictionary without MLP, 64"
 RELEASED = replace(
     DICTIONARY,
     name="03_released",
-    description="The same poolings on the states of the decoder as released, with four times the steps",
+    description="Poolings on the states of the decoder as released, with four times the steps",
     variants=tuple(
-        replace(one, recipe=partial(pooling_recipe, times=4), start_from=None, start_seed=None)
-        for one in map(
-            DICTIONARY.variant,
-            ("mean", "mean + linear", "mean + MLP", trained(64), random(64), "dictionary without MLP, 64"),
+        replace(one, recipe=_LONGER, start_from=None, start_seed=None)
+        for one in (
+            *map(DICTIONARY.variant, ("mean", "mean + linear", _WITHOUT)),
+            _latents(f"random {_WITHOUT}", 64, mlp="none", train_dictionary=False),
+            *map(DICTIONARY.variant, ("mean + MLP", trained(64), random(64))),
         )
     ),
-    rerun_variants=("mean", "mean + MLP"),
+    rerun_variants=("mean", "mean + linear"),
 )
 EXPERIMENTS = (DICTIONARY, LATENTS_READ, RELEASED)
