@@ -11,6 +11,7 @@ learn, and no pair has been seen before.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -22,6 +23,7 @@ import pandas as pd
 from .. import probes
 from ..corpora.authored import instruction_of, reviews
 from ..corpora.docs import load_docs
+from ..evaluation import OFFLINE_SUITES
 from ..evaluation.outcomes import Outcomes
 from ..evaluation.run import cut_to
 from ..methods.stages import contrastive
@@ -29,6 +31,7 @@ from ..modules import LatentAttention
 from ..scale import get_scale
 from ..training.recipe import Recipe, Stage
 from ..training.states import read_once
+from .compare import differences
 from .grid import SUITES, Experiment, Variant
 from .suite import held_out_loss, row, smaller, suites
 
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from ..scale import Scale
     from ..training import Trained
 
+_WITHOUT = "dictionary without MLP, 64"
 LATENTS = (1, 4, 16, 64, 512)
 """Sizes of the dictionary; the paper's is the last."""
 
@@ -230,7 +234,7 @@ DICTIONARY = Experiment(
         _latents("mean + MLP", 0),
         _latents(trained(64), 64),
         _latents(random(64), 64, train_dictionary=False),
-        _latents("dictionary without MLP, 64", 64, mlp="none"),
+        _latents(_WITHOUT, 64, mlp="none"),
         _latents(trained(512), 512),
         _latents(random(512), 512, train_dictionary=False),
         _variant("self-attention", "self_attention", **_HEADS),
@@ -245,6 +249,78 @@ DICTIONARY = Experiment(
     inputs=SUITES,
     rerun_variants=("mean", "mean + MLP", trained(64), random(64)),
 )
+
+
+_LONGER = partial(pooling_recipe, times=4)
+RELEASED = replace(
+    DICTIONARY,
+    name="03_released",
+    description="Poolings on the states of the decoder as released, with four times the steps",
+    variants=tuple(
+        replace(one, recipe=_LONGER, start_from=None, start_seed=None)
+        for one in (
+            *map(DICTIONARY.variant, ("mean", "mean + linear", _WITHOUT)),
+            _latents(f"random {_WITHOUT}", 64, mlp="none", train_dictionary=False),
+            *map(DICTIONARY.variant, ("mean + MLP", trained(64), random(64))),
+        )
+    ),
+    rerun_variants=("mean", "mean + linear"),
+)
+
+_AGAINST = {
+    **{f"trained - random, {latents}": (trained(latents), random(latents)) for latents in LATENTS},
+    "trained - random, 64, without MLP": (_WITHOUT, f"random {_WITHOUT}"),
+    "dictionary, 64 - linear, without MLP": (_WITHOUT, "mean + linear"),
+    **{f"trained, {latents} - MLP": (trained(latents), "mean + MLP") for latents in (64, 512)},
+    "trained, 512 - linear": (trained(512), "mean + linear"),
+    "self-attention - MLP": ("self-attention", "mean + MLP"),
+}
+_ALONE = (trained(64), random(64), _WITHOUT, f"random {_WITHOUT}", trained(512), random(512))
+
+
+def gains(laboratories: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """What every pooling adds to the mean of the same states, paired by item and by seed.
+
+    Args:
+        laboratories: Rows of :data:`DICTIONARY` and :data:`RELEASED` by a word for their decoder, as from
+            ``Run.experiment``. Dictionaries of 4 and 16 latents are left out.
+
+    Returns:
+        Rows for `workbook.figures.forest`: ``label`` (the pooling), ``panel`` (suite and decoder), ``effect`` in
+        points, ``low`` and ``high`` (95 %, not corrected), ``detectable``, ``threshold``.
+    """
+    found = []
+    for decoder, rows in laboratories.items():
+        arms = [arm for arm in rows["variant"].unique() if arm != "mean" and not arm.endswith((" 4", " 16"))]
+        panels = {suite: f"{suite}, {decoder}" for suite in OFFLINE_SUITES}
+        found.append(differences(rows[rows["metric"] == "score"], {arm: (arm, "mean") for arm in arms}, panels))
+    return _drawn(found)
+
+
+def apart(laboratories: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """What is the dictionary's: poolings that differ in one part, and each without all that its dictionary adds.
+
+    Args:
+        laboratories: As for :func:`gains`.
+
+    Returns:
+        Likewise; ``panel`` is ``docs`` (points) or ``loss`` (nats, on held-out pairs, less is better) and the decoder.
+    """
+    found = []
+    for decoder, rows in laboratories.items():
+        whole = rows[rows["metric"].isin(["score", "loss"])]
+        silent = rows[(rows["metric"] == "silenced") & (rows["task"] == "all")].assign(task="held-out pairs")
+        rows = pd.concat([whole, silent.assign(variant=silent["variant"] + ", silenced")])
+        pairs = _AGAINST | {
+            f"{one.replace(' dictionary,', ',')}, silenced": (f"{one}, silenced", one) for one in _ALONE
+        }
+        found.append(differences(rows, pairs, {"docs": f"docs, {decoder}", "held-out pairs": f"loss, {decoder}"}))
+    return _drawn(found)
+
+
+def _drawn(found: list[pd.DataFrame]) -> pd.DataFrame:
+    names = {"pair": "label", "task": "panel", "points": "effect"}
+    return pd.concat(found, ignore_index=True).rename(columns=names).assign(threshold=0.0)
 
 
 def praised(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
@@ -287,22 +363,5 @@ LATENTS_READ = Experiment(
     sizes=_sizes,
     measure=praised,
     inputs=("docs", "instructions/docs.csv", "texts/reviews.csv"),
-)
-
-_LONGER = partial(pooling_recipe, times=4)
-_WITHOUT = "dictionary without MLP, 64"
-RELEASED = replace(
-    DICTIONARY,
-    name="03_released",
-    description="Poolings on the states of the decoder as released, with four times the steps",
-    variants=tuple(
-        replace(one, recipe=_LONGER, start_from=None, start_seed=None)
-        for one in (
-            *map(DICTIONARY.variant, ("mean", "mean + linear", _WITHOUT)),
-            _latents(f"random {_WITHOUT}", 64, mlp="none", train_dictionary=False),
-            *map(DICTIONARY.variant, ("mean + MLP", trained(64), random(64))),
-        )
-    ),
-    rerun_variants=("mean", "mean + linear"),
 )
 EXPERIMENTS = (DICTIONARY, LATENTS_READ, RELEASED)
