@@ -172,7 +172,6 @@ BLOCKS = Experiment(
     sizes=_fewer,
     measure=by_block,
     inputs=("docs", "instructions/docs.csv"),
-    rerun_variants=(WHOLE,),
 )
 EXPERIMENTS = (GRID, BLOCKS)
 

@@ -278,49 +278,41 @@ _AGAINST = {
 _ALONE = (trained(64), random(64), _WITHOUT, f"random {_WITHOUT}", trained(512), random(512))
 
 
-def gains(laboratories: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+def gains(rows: pd.DataFrame) -> pd.DataFrame:
     """What every pooling adds to the mean of the same states, paired by item and by seed.
 
     Args:
-        laboratories: Rows of :data:`DICTIONARY` and :data:`RELEASED` by a word for their decoder, as from
-            ``Run.experiment``. Dictionaries of 4 and 16 latents are left out.
+        rows: Of :data:`DICTIONARY` or :data:`RELEASED`, as from ``Run.experiment``. Dictionaries of 4 and 16 latents
+            are left out.
 
     Returns:
-        Rows for `workbook.figures.forest`: ``label`` (the pooling), ``panel`` (suite and decoder), ``effect`` in
-        points, ``low`` and ``high`` (95 %, not corrected), ``detectable``, ``threshold``.
+        Rows for `workbook.figures.forest`: ``label`` (the pooling), ``panel`` (the suite), ``effect`` in points,
+        ``low`` and ``high`` (95 %, not corrected), ``detectable``, ``threshold``.
     """
-    found = []
-    for decoder, rows in laboratories.items():
-        arms = [arm for arm in rows["variant"].unique() if arm != "mean" and not arm.endswith((" 4", " 16"))]
-        panels = {suite: f"{suite}, {decoder}" for suite in OFFLINE_SUITES}
-        found.append(differences(rows[rows["metric"] == "score"], {arm: (arm, "mean") for arm in arms}, panels))
-    return _drawn(found)
+    arms = [arm for arm in rows["variant"].unique() if arm != "mean" and not arm.endswith((" 4", " 16"))]
+    suites = {suite: suite for suite in OFFLINE_SUITES}
+    return _drawn(rows[rows["metric"] == "score"], {arm: (arm, "mean") for arm in arms}, suites)
 
 
-def apart(laboratories: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+def apart(rows: pd.DataFrame) -> pd.DataFrame:
     """What is the dictionary's: poolings that differ in one part, and each without all that its dictionary adds.
 
     Args:
-        laboratories: As for :func:`gains`.
+        rows: As for :func:`gains`.
 
     Returns:
-        Likewise; ``panel`` is ``docs`` (points) or ``loss`` (nats, on held-out pairs, less is better) and the decoder.
+        Likewise; ``panel`` is ``docs`` (points) or ``loss`` (nats, on held-out pairs, less is better).
     """
-    found = []
-    for decoder, rows in laboratories.items():
-        whole = rows[rows["metric"].isin(["score", "loss"])]
-        silent = rows[(rows["metric"] == "silenced") & (rows["task"] == "all")].assign(task="held-out pairs")
-        rows = pd.concat([whole, silent.assign(variant=silent["variant"] + ", silenced")])
-        pairs = _AGAINST | {
-            f"{one.replace(' dictionary,', ',')}, silenced": (f"{one}, silenced", one) for one in _ALONE
-        }
-        found.append(differences(rows, pairs, {"docs": f"docs, {decoder}", "held-out pairs": f"loss, {decoder}"}))
-    return _drawn(found)
+    silent = rows[(rows["metric"] == "silenced") & (rows["task"] == "all")].assign(task="held-out pairs")
+    silent = silent.assign(variant=silent["variant"] + ", silenced")
+    pairs = _AGAINST | {f"{one.replace(' dictionary,', ',')}, silenced": (f"{one}, silenced", one) for one in _ALONE}
+    whole = rows[rows["metric"].isin(["score", "loss"])]
+    return _drawn(pd.concat([whole, silent]), pairs, {"docs": "docs", "held-out pairs": "loss"})
 
 
-def _drawn(found: list[pd.DataFrame]) -> pd.DataFrame:
+def _drawn(rows: pd.DataFrame, pairs: Mapping[str, tuple[str, str]], panels: Mapping[str, str]) -> pd.DataFrame:
     names = {"pair": "label", "task": "panel", "points": "effect"}
-    return pd.concat(found, ignore_index=True).rename(columns=names).assign(threshold=0.0)
+    return differences(rows, pairs, panels).rename(columns=names).assign(threshold=0.0)
 
 
 def praised(model: SentenceTransformer, sizes: Scale) -> pd.DataFrame:
