@@ -5,8 +5,8 @@ is the same decoder for every seed, so that seeds differ in new weights and in t
 begins as the mean of those states and trains on pairs that the decoder has seen too. Heads are 64 wide, where the
 paper's are as wide as the states: their width costs parameters, and no time.
 
-A second laboratory has the decoder as it was released, and four times the steps: there the pooling has everything to
-learn, and no pair has been seen before.
+A second laboratory has the decoder as it was released, which has trained on none of the pairs, and four times the
+steps: there the pooling has everything to learn.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from ..scale import Scale
     from ..training import Trained
 
-_WITHOUT = "dictionary without MLP, 64"
 LATENTS = (1, 4, 16, 64, 512)
 """Sizes of the dictionary; the paper's is the last."""
 
@@ -80,6 +79,7 @@ SIZES = {
 as well.
 """
 
+_WITHOUT = "dictionary without MLP, 64"  # the name of a variant in both laboratories
 _PAIRS = {"quick": 1, "cpu": 4}  # batches of 32 held-out pairs; eight at larger scales
 _SILENCED = 8
 _HEADS = {"heads": 8, "head_dimension": 64}
@@ -104,7 +104,7 @@ def pooling_recipe(scale: str, backbone: str, times: int = 1) -> Recipe:
     Args:
         scale: Name of the scale.
         backbone: Name of the backbone.
-        times: How often the steps of :data:`SIZES`, and those that warm up.
+        times: Factor on the steps of :data:`SIZES`, and on those that warm up.
 
     Raises:
         UnknownNameError: No such scale.
@@ -266,11 +266,13 @@ RELEASED = replace(
     ),
     rerun_variants=("mean", "mean + linear"),
 )
+"""Decoder and steps differ from :data:`DICTIONARY`, so that only differences within one of them compare poolings."""
 
+# Differences by their labels, and what is silenced.
 _AGAINST = {
     **{f"trained - random, {latents}": (trained(latents), random(latents)) for latents in LATENTS},
     "trained - random, 64, without MLP": (_WITHOUT, f"random {_WITHOUT}"),
-    "dictionary, 64 - linear, without MLP": (_WITHOUT, "mean + linear"),
+    "dictionary without MLP, 64 - linear": (_WITHOUT, "mean + linear"),
     **{f"trained, {latents} - MLP": (trained(latents), "mean + MLP") for latents in (64, 512)},
     "trained, 512 - linear": (trained(512), "mean + linear"),
     "self-attention - MLP": ("self-attention", "mean + MLP"),
@@ -286,12 +288,13 @@ def gains(rows: pd.DataFrame) -> pd.DataFrame:
             are left out.
 
     Returns:
-        Rows for `workbook.figures.forest`: ``label`` (the pooling), ``panel`` (the suite), ``effect`` in points,
-        ``low`` and ``high`` (95 %, not corrected), ``detectable``, ``threshold``.
+        Rows for `workbook.figures.forest`: ``label`` (the pooling ``- mean``), ``panel`` (the suite), ``effect`` in
+        points, ``low`` and ``high`` (95 %, not corrected), ``detectable``, ``threshold``.
     """
-    arms = [arm for arm in rows["variant"].unique() if arm != "mean" and not arm.endswith((" 4", " 16"))]
+    dropped = {"mean", *(kind(latents) for kind in (trained, random) for latents in (4, 16))}
+    arms = [arm for arm in rows["variant"].unique() if arm not in dropped]
     suites = {suite: suite for suite in OFFLINE_SUITES}
-    return _drawn(rows[rows["metric"] == "score"], {arm: (arm, "mean") for arm in arms}, suites)
+    return _drawn(rows[rows["metric"] == "score"], {f"{arm} - mean": (arm, "mean") for arm in arms}, suites)
 
 
 def apart(rows: pd.DataFrame) -> pd.DataFrame:
