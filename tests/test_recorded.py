@@ -108,7 +108,7 @@ STANDING = {
     "03_pooling": ("night", 39),
     "03_dictionary": ("night", 46),
     "03_latents": ("night", 6),
-    "03_released": ("night", 13),
+    "03_released": ("night", 15),
     "04_dial": ("night", 3),
     "04_mixture": ("night", 9),
     "05_ladder": ("night", 12),
