@@ -268,7 +268,8 @@ def test_the_second_laboratory_differs_in_the_decoder_and_the_steps():
         for scale in SCALES:
             long, short = (variant.trained_by(scale, "smollm2-135m").stages for variant in (one, other))
             for more, less in zip(long, short, strict=True):
-                steps = {name: 4 * getattr(less, name) for name in ("steps", "warmup_steps")}
+                times = 4 if scale in ("quick", "cpu", "night") else 1
+                steps = {name: times * getattr(less, name) for name in ("steps", "warmup_steps")}
                 assert more == less.model_copy(update=steps)
 
 

@@ -6,7 +6,7 @@ begins as the mean of those states and trains on pairs that the decoder has seen
 paper's are as wide as the states: their width costs parameters, and no time.
 
 A second laboratory has the decoder as it was released, which has trained on none of the pairs, and four times the
-steps: there the pooling has everything to learn.
+steps where they are hundreds: there the pooling has everything to learn.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ SIZES = {
         "warmup_steps": 60,
     },
     "gpu": {
-        "steps": 5000,
+        "steps": 4000,
         "batch_size": 128,
         "limit": 12_000,
         "max_length": 128,
         "learning_rate": 1e-3,
-        "warmup_steps": 500,
+        "warmup_steps": 400,
     },
     "paper": {
         "data": "e5",
@@ -104,14 +104,15 @@ def pooling_recipe(scale: str, backbone: str, times: int = 1) -> Recipe:
     Args:
         scale: Name of the scale.
         backbone: Name of the backbone.
-        times: Factor on the steps of :data:`SIZES`, and on those that warm up.
+        times: Factor on the steps of :data:`SIZES`, and on those that warm up, where they are not thousands anyway.
 
     Raises:
         UnknownNameError: No such scale.
     """
     options = {"name": "pooling", "objective": "contrastive", "options": {"temperature": 0.05}}
     sizes: dict[str, Any] = dict(SIZES[get_scale(scale).name])
-    sizes |= {name: times * sizes[name] for name in ("steps", "warmup_steps")}
+    if sizes["steps"] < 1000:
+        sizes |= {name: times * sizes[name] for name in ("steps", "warmup_steps")}
     return Recipe(stages=(Stage(**options, adapter=None, frozen=True, **sizes),))
 
 
