@@ -345,6 +345,9 @@ def test_figures_of_a_laboratory_are_differences_of_its_means(name):
     assert apart["dictionary without MLP, 64 - linear", "loss"] == pytest.approx(by_hand, abs=1e-3)
     silent = rows[(rows["metric"] == "silenced") & (rows["task"] == "all")].groupby("variant")["score"].mean()
     assert apart[f"{without}, silenced", "loss"] == pytest.approx(silent[without] - loss[without], abs=1e-3)
+    table = dictionary.instruments(pd.concat([rows, rows.assign(source="this run", score=0.0)]))
+    np.testing.assert_allclose(table["loss", "held-out pairs"], loss[table.index], err_msg="the record's alone")
+    assert table.loc[without, ("dead", "before")] == 0 < table.loc[without, ("movement", "largest")]
     assert not any(f", {latents} " in label for label, _ in gains.index for latents in (4, 16))
 
 

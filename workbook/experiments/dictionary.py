@@ -31,7 +31,7 @@ from ..modules import LatentAttention
 from ..scale import get_scale
 from ..training.recipe import Recipe, Stage
 from ..training.states import read_once
-from .compare import differences
+from .compare import differences, judged
 from .grid import SUITES, Experiment, Variant
 from .suite import held_out_loss, row, smaller, suites
 
@@ -312,6 +312,20 @@ def apart(rows: pd.DataFrame) -> pd.DataFrame:
     pairs = _AGAINST | {f"{one.replace(' dictionary,', ',')}, silenced": (f"{one}, silenced", one) for one in _ALONE}
     whole = rows[rows["metric"].isin(["score", "loss"])]
     return _drawn(pd.concat([whole, silent]), pairs, {"docs": "docs", "held-out pairs": "loss"})
+
+
+def instruments(rows: pd.DataFrame) -> pd.DataFrame:
+    """What :func:`inside` says of every pooling, and its loss on held-out pairs, as means over seeds.
+
+    Args:
+        rows: As for :func:`gains`.
+
+    Returns:
+        One row per variant, with columns of metric and task; NaN for what a pooling does not have.
+    """
+    told = judged(rows).query("metric in ['loss', 'movement', 'perplexity', 'dead']")
+    table = told.pivot_table(index="variant", columns=["metric", "task"], values="score", sort=False)
+    return table.sort_index(axis=1)
 
 
 def _drawn(rows: pd.DataFrame, pairs: Mapping[str, tuple[str, str]], panels: Mapping[str, str]) -> pd.DataFrame:
