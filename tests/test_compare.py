@@ -63,6 +63,11 @@ def test_a_quantity_on_a_suite_is_the_mean_over_its_tasks():
     frame = pd.concat([rows(task=task, Bi={0: score}) for score, task in enumerate([*tasks, "another"])])
     assert list(quantity(frame, "docs").by_seed[0]) == list(tasks)
     assert list(quantity(frame, "another").by_seed[0]) == ["another"]
+    several = tasks[1], "another"
+    assert list(quantity(frame, several).by_seed[0]) == list(several)
+    assert levels(frame, {several: "both", ("another", "absent"): "no"})[["task", "score"]].values.tolist() == [
+        ["both", pytest.approx((1 + len(tasks)) / 2)]
+    ]
     assert list(quantity(frame).by_seed[0]) == [*tasks, "another"]
     with pytest.raises(MissingDataError, match=f"Expected outcomes of {tasks[1]}, found none for seed 0"):
         quantity(frame[frame["task"] != tasks[1]], "docs")

@@ -33,6 +33,16 @@ KINDS = {
 """The task of the offline suites of each kind that MTEB names; the first three are of suite docs."""
 
 
+Tasks = str | tuple[str, ...]
+"""A task; or a suite or several tasks, of which the mean counts."""
+
+
+def _tasks_of(one: Tasks) -> tuple[str, ...]:
+    if isinstance(one, str):
+        return SUITES[one].tasks if one in SUITES else (one,)
+    return one
+
+
 def judged(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows on which verdicts rest: those of the first source, which is the record if there is one.
 
@@ -42,18 +52,18 @@ def judged(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["source"] == rows["source"].iloc[0]] if len(rows) else rows
 
 
-def quantity(rows: pd.DataFrame, task: str | None = None) -> Quantity:
+def quantity(rows: pd.DataFrame, task: Tasks | None = None) -> Quantity:
     """What was measured of one variant.
 
     Args:
         rows: Rows of the variant from one source: columns seed, task, outcomes and trained, one per seed and task; and
             stale, if a record may be of an earlier recipe.
-        task: A task, or a suite, which is the mean over its tasks; None for all tasks in the rows.
+        task: What is measured; None for all tasks in the rows.
 
     Raises:
         MissingDataError: A task was not measured, or not under each seed.
     """
-    tasks = list(rows["task"].unique()) if task is None else SUITES[task].tasks if task in SUITES else [task]
+    tasks = list(rows["task"].unique()) if task is None else _tasks_of(task)
     found = {
         int(seed): dict(zip(of_seed["task"], of_seed["outcomes"], strict=True))
         for seed, of_seed in rows[rows["task"].isin(tasks)].groupby("seed")
@@ -71,7 +81,7 @@ def caveat_of(rows: pd.DataFrame) -> str:
 def quantities(
     rows: pd.DataFrame,
     variants: Mapping[str, str],
-    task: str | None = None,
+    task: Tasks | None = None,
     learning: Mapping[str, str] | None = None,
 ) -> dict[str, Quantity]:
     """The quantities of a claim by their names, without those whose variant was not measured on the task.
@@ -83,17 +93,17 @@ def quantities(
         learning: What :func:`learned` says of variants; those that did not learn are not tested.
     """
     rows = judged(rows)
-    rows = rows if task is None else rows[rows["task"].isin(SUITES[task].tasks if task in SUITES else [task])]
+    rows = rows if task is None else rows[rows["task"].isin(_tasks_of(task))]
     parts = {name: rows[rows["variant"] == variant] for name, variant in variants.items()}
     return {name: tested(quantity(part, task), variants[name], learning) for name, part in parts.items() if len(part)}
 
 
-def levels(rows: pd.DataFrame, tasks: Mapping[str, str], by: Sequence[str] = ("source", "variant")) -> pd.DataFrame:
+def levels(rows: pd.DataFrame, tasks: Mapping[Tasks, str], by: Sequence[str] = ("source", "variant")) -> pd.DataFrame:
     """The level of each group in several tasks, over seeds, with its 95 % interval over items and seeds.
 
     Args:
         rows: Columns of ``by``, seed, task, outcomes and trained.
-        tasks: Labels of tasks, or of suites, by name.
+        tasks: Labels of what is measured.
         by: Columns that identify a group.
 
     Returns:
@@ -103,13 +113,13 @@ def levels(rows: pd.DataFrame, tasks: Mapping[str, str], by: Sequence[str] = ("s
     found = []
     for names, group in rows.groupby(list(by), sort=False, dropna=False):
         for task, name in tasks.items():
-            if {*(SUITES[task].tasks if task in SUITES else [task])} <= {*group["task"]}:
+            if {*_tasks_of(task)} <= {*group["task"]}:
                 one = effect({"it": 1.0}, {"it": quantity(group, task)})
                 found.append([*names, name, one.value, one.low, one.high, one.items, one.seeds])
     return pd.DataFrame(found, columns=[*by, "task", "score", "low", "high", "items", "seeds"])
 
 
-def paired(rows: pd.DataFrame, first: str, second: str, task: str | None = None) -> Estimate | None:
+def paired(rows: pd.DataFrame, first: str, second: str, task: Tasks | None = None) -> Estimate | None:
     """Paired difference, first variant minus second, over the same items and under the same seeds.
 
     Args:
@@ -125,13 +135,13 @@ def paired(rows: pd.DataFrame, first: str, second: str, task: str | None = None)
     return effect({"first": 1.0, "second": -1.0}, both) if len(both) == 2 else None
 
 
-def differences(rows: pd.DataFrame, pairs: Mapping[str, tuple[str, str]], tasks: Mapping[str, str]) -> pd.DataFrame:
+def differences(rows: pd.DataFrame, pairs: Mapping[str, tuple[str, str]], tasks: Mapping[Tasks, str]) -> pd.DataFrame:
     """Paired differences of several pairs of variants, task by task; see :func:`paired`.
 
     Args:
         rows: As for :func:`quantities`.
         pairs: Two variants, by the name of their difference.
-        tasks: Labels of tasks, or of suites, by name.
+        tasks: Labels of what is measured.
 
     Returns:
         Columns ``pair``, ``task``, ``points``, ``low``, ``high``, ``detectable``, in the order given, without pairs of
@@ -143,13 +153,15 @@ def differences(rows: pd.DataFrame, pairs: Mapping[str, tuple[str, str]], tasks:
     return contrasts(rows, weights, tasks)
 
 
-def contrasts(rows: pd.DataFrame, weights: Mapping[str, Mapping[str, float]], tasks: Mapping[str, str]) -> pd.DataFrame:
+def contrasts(
+    rows: pd.DataFrame, weights: Mapping[str, Mapping[str, float]], tasks: Mapping[Tasks, str]
+) -> pd.DataFrame:
     """Weighted sums of variants, such as a difference from the mean of two, task by task.
 
     Args:
         rows: As for :func:`quantities`.
         weights: Weights of the variants by the name of the sum: ``{"a - b": {"a": 1, "b": -1}}``.
-        tasks: Labels of tasks, or of suites, by name.
+        tasks: Labels of what is measured.
 
     Returns:
         As from :func:`differences`, without sums of which a variant was not measured.
