@@ -194,6 +194,8 @@ def test_all_claims_of_a_notebook_are_judged_once(start):
 def test_words_are_escaped_wrapped_and_kept_in_lines():
     words = notebook.Words(pd.DataFrame({"claim": ["a <b>& more", "two"], "here": ["x: +1\ny: +2", "-"]}))
     assert repr(words) == "a <b>& more | x: +1; y: +2\ntwo | -"
+    assert repr(notebook.Words(words.frame, ["here", "claim"])) == "x: +1; y: +2 | a <b>& more\n- | two"
+    assert "class=" not in words._repr_html_(), "no style asks for it"
     page = BeautifulSoup(words._repr_html_(), "html.parser")
     rows = [[cell.get_text() for cell in row.find_all("td")] for row in page.tbody.find_all("tr")]
     assert rows == [["a <b>& more", "x: +1\ny: +2"], ["two", "-"]]

@@ -16,7 +16,7 @@ import random
 import re
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -293,7 +293,7 @@ class Run:
 
     def verdicts(self) -> Words:
         """The claims judged so far in words, one row each, see `workbook.papers.ledger.readable`."""
-        return Words(ledger.readable(self.effects()))
+        return Words(ledger.readable(self.effects()), ("verdict", "claim"))
 
     def provenance(self) -> str:
         """The versions and settings of the results, for the last cell: the same text on every machine with these pins.
@@ -338,13 +338,15 @@ class Words:
 
     Args:
         frame: The table; its columns are text.
+        line: The columns of the text form, in this order; None for all. A notebook's file holds both forms.
     """
 
-    def __init__(self, frame: pd.DataFrame):
-        self.frame = frame
+    def __init__(self, frame: pd.DataFrame, line: Sequence[str] | None = None):
+        self.frame, self.line = frame, list(frame if line is None else line)
 
     def __repr__(self) -> str:
-        return "\n".join(" | ".join(row).replace("\n", "; ") for row in self.frame.itertuples(index=False))
+        rows = self.frame[self.line].itertuples(index=False)
+        return "\n".join(" | ".join(row).replace("\n", "; ") for row in rows)
 
     def _repr_html_(self) -> str:
         # Once for the table: a style of every cell would name each by an id, half of the page.
@@ -352,6 +354,7 @@ class Words:
         styles = [{"selector": "td", "props": cells}, {"selector": "th", "props": "text-align: left"}]
         shown = Styler(self.frame, uuid="words", cell_ids=False).hide(axis="index").format(escape="html")
         page = shown.set_table_styles(styles).to_html()
+        page = re.sub(r' class="[^"]*"', "", page)  # a tenth of the page, which no style asks for
         return re.sub(r">\n\s*<", "><", page)  # lines within cells stay
 
 
