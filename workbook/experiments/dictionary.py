@@ -31,13 +31,14 @@ from ..modules import LatentAttention
 from ..scale import get_scale
 from ..training.recipe import Recipe, Stage
 from ..training.states import read_once
-from .compare import differences, judged
+from .compare import differences, judged, learned, quantities
 from .grid import SUITES, Experiment, Variant
 from .suite import held_out_loss, row, smaller, suites
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+    from ..evaluation.effects import Quantity
     from ..scale import Scale
     from ..training import Trained
 
@@ -256,7 +257,7 @@ _LONGER = partial(pooling_recipe, times=4)
 RELEASED = replace(
     DICTIONARY,
     name="03_released",
-    description="Poolings on the states of the decoder as released, with four times the steps",
+    description="Poolings on the states of the decoder as released, with four times the steps where they are hundreds",
     variants=tuple(
         replace(one, recipe=_LONGER, start_from=None, start_seed=None)
         for one in (
@@ -299,7 +300,9 @@ def gains(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def apart(rows: pd.DataFrame) -> pd.DataFrame:
-    """What is the dictionary's: poolings that differ in one part, and each without all that its dictionary adds.
+    """What is the dictionary's: poolings that differ in one part, and each without what its dictionary adds.
+
+    That is silenced as a whole, and of dictionaries of 64 latents the one latent alone that adds most.
 
     Args:
         rows: As for :func:`gains`.
@@ -307,11 +310,28 @@ def apart(rows: pd.DataFrame) -> pd.DataFrame:
     Returns:
         Likewise; ``panel`` is ``docs`` (points) or ``loss`` (nats, on held-out pairs, less is better).
     """
-    silent = rows[(rows["metric"] == "silenced") & (rows["task"] == "all")].assign(task="held-out pairs")
-    silent = silent.assign(variant=silent["variant"] + ", silenced")
-    pairs = _AGAINST | {f"{one.replace(' dictionary,', ',')}, silenced": (f"{one}, silenced", one) for one in _ALONE}
-    whole = rows[rows["metric"].isin(["score", "loss"])]
-    return _drawn(pd.concat([whole, silent]), pairs, {"docs": "docs", "held-out pairs": "loss"})
+    silenced, pairs = rows[rows["metric"] == "silenced"], dict(_AGAINST)
+    first = silenced[silenced["task"] == "latent"].groupby(["source", "variant", "seed"], sort=False).head(1)
+    parts = {"silenced": silenced[silenced["task"] == "all"], "strongest latent silenced": first}
+    whole = [rows[rows["metric"].isin(["score", "loss"])]]
+    for what, part in parts.items():
+        whole.append(part.assign(task="held-out pairs", variant=part["variant"] + f", {what}"))
+        arms = [one for one in _ALONE if what == "silenced" or "64" in one]
+        pairs |= {f"{one.replace(' dictionary,', ',')}, {what}": (f"{one}, {what}", one) for one in arms}
+    return _drawn(pd.concat(whole), pairs, {"docs": "docs", "held-out pairs": "loss"})
+
+
+def claimed(rows: pd.DataFrame) -> dict[str, Quantity]:
+    """What the claim on dictionary learning compares: dictionaries of 512 latents, as in the paper.
+
+    Args:
+        rows: Of :data:`DICTIONARY`, as from ``Run.experiment``.
+
+    Returns:
+        Quantities by the names in the rule; of a variant that did not learn they are not tested.
+    """
+    names = {"trained_dictionary": trained(512), "random_dictionary": random(512)}
+    return quantities(rows[rows["metric"] == "score"], names, learning=learned(rows[rows["metric"] == "loss"]))
 
 
 def instruments(rows: pd.DataFrame) -> pd.DataFrame:
