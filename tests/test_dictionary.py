@@ -352,7 +352,7 @@ def test_figures_of_a_laboratory_are_differences_of_its_means(name):
     for _, one in rows[rows["variant"] == without].groupby("seed"):
         added_most = one[(one["metric"] == "silenced") & (one["task"] == "latent")]["score"].iloc[0]
         changes.append(added_most - one[one["metric"] == "loss"]["score"].item())
-    assert apart[f"{without}, strongest latent silenced", "loss"] == pytest.approx(np.mean(changes), abs=1e-3)
+    assert apart[f"{without}, strongest silenced", "loss"] == pytest.approx(np.mean(changes), abs=1e-3)
     assert not any(f", {latents} " in label for label, _ in gains.index for latents in (4, 16))
 
 

@@ -312,7 +312,7 @@ def apart(rows: pd.DataFrame) -> pd.DataFrame:
     """
     silenced, pairs = rows[rows["metric"] == "silenced"], dict(_AGAINST)
     first = silenced[silenced["task"] == "latent"].groupby(["source", "variant", "seed"], sort=False).head(1)
-    parts = {"silenced": silenced[silenced["task"] == "all"], "strongest latent silenced": first}
+    parts = {"silenced": silenced[silenced["task"] == "all"], "strongest silenced": first}
     whole = [rows[rows["metric"].isin(["score", "loss"])]]
     for what, part in parts.items():
         whole.append(part.assign(task="held-out pairs", variant=part["variant"] + f", {what}"))
