@@ -451,7 +451,10 @@ def test_meaning_in_the_record_is_a_difference_of_its_means():
     rows = Record(dial.DIAL, "night").load()
     rows = rows[rows["variant"] == "trained"]
     found = dial.meaning(rows).set_index(["zero", "idf", "top"])["effect"]
-    assert len(found) == 4 * 2 * 2
+    assert len(found) == (4 + 5) * 2 * 2
+    setting = {"k": 576, "zero": "mean", "idf": "subtracted", "top": "32"}
+    few = [dial.chosen(rows, head=head, **setting)["score"].mean() for head in dial.CLUSTERED]
+    assert found["mean, 576 rows", "subtracted", "32"] == pytest.approx(few[0] - few[1], abs=1e-3)
     for zero, top, seeds in (("mean", "32", (0, 1, 2)), ("share 0.1", "whole", (0,))):
         setting = {"k": 4000, "zero": zero, "idf": "off", "top": top, "head_seed": [*seeds]}
         both = [dial.chosen(rows, head=head, **setting)["score"].mean() for head in dial.CLUSTERED]

@@ -244,27 +244,31 @@ def gap(rows: pd.DataFrame, first: Mapping[str, Any], second: Mapping[str, Any])
 
 
 def meaning(rows: pd.DataFrame) -> pd.DataFrame:
-    """What the meaning of clusters is worth: k-means minus random clusters, by zero, idf and cut.
+    """What the meaning of clusters is worth: k-means minus random clusters, by zero, number, idf and cut.
 
     Args:
         rows: Rows of one variant, as from :func:`measure`.
 
     Returns:
-        One row per setting, of zeros the mean and the larger shares: ``zero``, ``idf``, ``top``, ``effect``, ``low``
-        and ``high``, in points of the mean reciprocal rank. At the mean as zero it is over the seeds of both heads,
-        elsewhere over the first.
+        One row per setting: ``zero`` (the mean and the larger shares, at the centre's number of clusters; and ``mean,
+        576 rows`` and the like, at others), ``idf``, ``top``, ``effect``, ``low`` and ``high``, in points of the mean
+        reciprocal rank. At the mean as zero and the centre's number it is over the seeds of both heads, elsewhere over
+        the first.
 
     Raises:
         MissingDataError: They were not measured.
     """
     k, found = int(chosen(rows, head="gaussian")["k"].iloc[0]), []
-    zeros = ("mean", *(f"share {share}" for share in SHARES[:-1]))
-    cuts = chosen(rows, head=CLUSTERED[0], k=k)["top"].unique()
-    tops = [top for top in (WHOLE, "32") if top in cuts]  # a head of 32 rows or fewer has no such cut
-    for zero, idf, top in product(zeros, ("off", "subtracted"), tops):
-        turned = {"k": k, "zero": zero, "idf": idf, "top": top} | ({} if zero == "mean" else {"head_seed": 0})
-        one = gap(rows, *({**turned, "head": head} for head in CLUSTERED))
-        found.append((zero, idf, top, one.value, one.low, one.high))
+    first = {"head_seed": 0}
+    settings: dict[str, dict[str, Any]] = {"mean": {"k": k, "zero": "mean"}}
+    for name in (f"share {share}" for share in SHARES[:-1]):
+        settings[name] = {"k": k, "zero": name} | first
+    sizes = chosen(rows, head=CLUSTERED[1], zero="mean")["k"].unique()
+    settings |= {f"mean, {int(n):,} rows": {"k": n, "zero": "mean"} | first for n in sorted(sizes) if n != k}
+    for (name, setting), idf, top in product(settings.items(), ("off", "subtracted"), (WHOLE, "32")):
+        if len(cut := rows[(rows["k"] == setting["k"]) & (rows["top"] == top)]):  # 32 rows or fewer have no such cut
+            one = gap(cut, *({**setting, "idf": idf, "head": head} for head in CLUSTERED))
+            found.append((name, idf, top, one.value, one.low, one.high))
     return pd.DataFrame(found, columns=["zero", "idf", "top", "effect", "low", "high"])
 
 

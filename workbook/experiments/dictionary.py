@@ -58,7 +58,7 @@ SIZES = {
         "warmup_steps": 60,
     },
     "gpu": {
-        "steps": 4000,
+        "steps": 3600,
         "batch_size": 128,
         "limit": 12_000,
         "max_length": 128,

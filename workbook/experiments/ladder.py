@@ -37,6 +37,11 @@ ONE_LENGTH = "Bi-EOS, halves at one length"
 """Bi-EOS with both halves scaled to length 1 after training: as printed, the encoder's is a sixth as long as the other.
 """
 
+TRAINED_SO = "Bi-EOS, trained at one length"
+"""Bi-EOS whose loss sees both halves at length 1. Written down before it ran: if all that the printed form lacks is the
+weight of MiniLM's half, it is above the last token on `other`, and level with what is scaled after training.
+"""
+
 COMPARED = {
     "C in the input - last token": (CONTEXTUAL, LAST),
     "both states - C in the input": (WHOLE, CONTEXTUAL),
@@ -44,8 +49,12 @@ COMPARED = {
     "with C's MLP output - C in the input": ("Bi-EOS", CONTEXTUAL),
     "with C's MLP output: at one length - as printed": (ONE_LENGTH, "Bi-EOS"),
     "with C's MLP output, at one length - last token": (ONE_LENGTH, LAST),
+    "with C's MLP output, trained so - last token": (TRAINED_SO, LAST),
+    "with C's MLP output, trained so - scaled after": (TRAINED_SO, ONE_LENGTH),
 }
-"""Variants that are compared, by the name of their difference. The last two were chosen when the record was known."""
+"""Variants that are compared, by the name of their difference. The two before the last two were chosen when the record
+was known.
+"""
 
 AGAINST_LAST = {"C in the input": CONTEXTUAL, "both states": WHOLE, "with C's MLP output": "Bi-EOS"}
 """The variants whose course is drawn, each against the last token, by what they have."""
@@ -92,8 +101,8 @@ def along(sizes: Scale) -> Evaluator:
     return Evaluator("retrieval-loss-halves", _EVERY[sizes.name], measure)
 
 
-def _eos(called: str, representation: str) -> Variant:
-    options = {"pooling_options": {"representation": representation}, "encoder_options": {"length": "word"}}
+def _eos(called: str, representation: str, **pooling: bool) -> Variant:
+    options = {"pooling_options": {"representation": representation} | pooling, "encoder_options": {"length": "word"}}
     return arm(called, suffix="eos", **options)
 
 
@@ -106,6 +115,7 @@ LADDER = Experiment(
         arm(LAST, "last-token", suffix="eos", template=without_context()),
         _eos(CONTEXTUAL, "eos"),
         _eos("Bi-EOS", "bi-eos"),
+        _eos(TRAINED_SO, "bi-eos", equal_lengths=True),
     ),
     sizes=_sizes,
     measure=partial(evaluate_variant, by_half=True),
