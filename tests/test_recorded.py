@@ -81,6 +81,7 @@ SCALES = dict.fromkeys(
         *("01_untrained", "01_encoder", "01_prefix", "03_recipes", "04_pooling", "04_hybrid", "04_keywords"),
         *(
             "04_clusters",
+            "04_dial",
             "04_faithfulness",
             "05_alone",
             "05_choices",
@@ -109,7 +110,6 @@ STANDING = {
     "03_dictionary": ("night", 46),
     "03_latents": ("night", 6),
     "03_released": ("night", 15),
-    "04_dial": ("night", 3),
     "04_mixture": ("night", 9),
     "05_ladder": ("night", 12),
     "05_layers": ("night", 8),

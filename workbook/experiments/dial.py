@@ -250,10 +250,10 @@ def meaning(rows: pd.DataFrame) -> pd.DataFrame:
         rows: Rows of one variant, as from :func:`measure`.
 
     Returns:
-        One row per setting: ``zero`` (the mean and the larger shares, at the centre's number of clusters; and ``mean,
-        576 rows`` and the like, at others), ``idf``, ``top``, ``effect``, ``low`` and ``high``, in points of the mean
-        reciprocal rank. At the mean as zero and the centre's number it is over the seeds of both heads, elsewhere over
-        the first.
+        One row per setting: ``zero`` (the mean and the larger shares; and ``mean, k 576`` and the like, of whole
+        vectors at the fewest and the most clusters), ``idf``, ``top``, ``effect``, ``low`` and ``high``, in points of
+        the mean reciprocal rank. At the mean as zero and the centre's number it is over the seeds of both heads,
+        elsewhere over the first.
 
     Raises:
         MissingDataError: They were not measured.
@@ -264,9 +264,10 @@ def meaning(rows: pd.DataFrame) -> pd.DataFrame:
     for name in (f"share {share}" for share in SHARES[:-1]):
         settings[name] = {"k": k, "zero": name} | first
     sizes = chosen(rows, head=CLUSTERED[1], zero="mean")["k"].unique()
-    settings |= {f"mean, {int(n):,} rows": {"k": n, "zero": "mean"} | first for n in sorted(sizes) if n != k}
+    settings |= {f"mean, k {int(n):,}": {"k": n, "zero": "mean"} | first for n in (min(sizes), max(sizes)) if n != k}
     for (name, setting), idf, top in product(settings.items(), ("off", "subtracted"), (WHOLE, "32")):
-        if len(cut := rows[(rows["k"] == setting["k"]) & (rows["top"] == top)]):  # 32 rows or fewer have no such cut
+        cut = rows[(rows["k"] == setting["k"]) & (rows["top"] == top)]
+        if len(cut) and (top == WHOLE or setting["k"] == k):  # 32 rows or fewer have no such cut
             one = gap(cut, *({**setting, "idf": idf, "head": head} for head in CLUSTERED))
             found.append((name, idf, top, one.value, one.low, one.high))
     return pd.DataFrame(found, columns=["zero", "idf", "top", "effect", "low", "high"])
