@@ -11,8 +11,10 @@ from transformers.masking_utils import flash_attention_mask
 from transformers.utils import is_flash_attn_2_available
 
 import workbook
-from workbook import METHODS, attention
+from workbook import METHODS, attention, compress
+from workbook.compress.calibration import linears
 from workbook.files import cache_path
+from workbook.modules import load_embedder
 from workbook.objectives import OBJECTIVES
 from workbook.training import Adapter, train
 
@@ -159,3 +161,39 @@ def test_flash_attention_reads_texts_that_are_packed_in_one_row_as_if_alone(by_h
     usual = states(False, device=device, dtype=dtype, attn_implementation="sdpa")
     found = states(True, device=device, dtype=dtype, attn_implementation=kernel)
     assert (found - exact).abs().max() <= 2 * (usual - exact).abs().max() + 1e-5
+
+
+COMPRESSED = [f"text {n}: bees of hive {n * n} fly over {'many ' * n}fields" for n in range(8)]
+
+
+def layers_of(model):
+    return [part.weight for block in model[0].decoder.layers for part in linears(block).values()]
+
+
+@pytest.mark.parametrize(("device", "dtype"), PLACES)
+@pytest.mark.parametrize("how", compress.CRITERIA)
+def test_pruning_drops_nearly_the_same_weights_as_in_float32(how, device, dtype):
+    wanted, found = (
+        compress.prune(workbook.build("mean", "tiny-llama", **place), how, "2:4", COMPRESSED)
+        for place in ({"device": "cpu", "dtype": "float32"}, {"device": device, "dtype": dtype})
+    )
+    kept = [[weight.cpu() != 0 for weight in layers_of(model)] for model in (wanted, found)]
+    for exact, one in zip(*kept, strict=True):
+        assert one.view(-1, 4).sum(dim=1).unique().tolist() == [2]
+        assert (exact == one).float().mean() > 0.9  # 0.5 by chance
+    assert {weight.device.type for weight in layers_of(found)} == {device}
+
+
+@pytest.mark.parametrize(("device", "dtype"), PLACES)
+@pytest.mark.parametrize("how", compress.ROUNDINGS)
+@pytest.mark.parametrize("form", compress.FORMATS)
+def test_a_rounded_model_is_saved_and_turns_vectors_as_in_float32(tmp_path, form, how, device, dtype):
+    turned = []
+    for place in ({"device": "cpu", "dtype": "float32"}, {"device": device, "dtype": dtype}):
+        model = workbook.build("mean", "tiny-llama", **place)
+        small = compress.quantize(model, how, form, COMPRESSED)
+        small.save(str(tmp_path / device))
+        again = load_embedder(tmp_path / device, device=device)
+        np.testing.assert_array_equal(again.encode(COMPRESSED), small.encode(COMPRESSED))
+        turned.append(compress.drift(model, small, COMPRESSED))
+    assert turned[1] < 1.5 * turned[0] + 1e-3
