@@ -277,6 +277,17 @@ def test_a_whole_whose_contextual_half_did_not_learn_is_told(losses, scored, why
     assert causal2vec.parts_learned(pd.concat([frame, other, live])) == {"V": why, "W": expected}
 
 
+def test_a_half_that_learned_on_average_alone_is_told():
+    losses = {"all": (2.0, 2.1, 2.2), "most": (2.0, 4.1, 2.2), "none": (3.4, 3.5, 2.9), "no half": ()}
+    rows = [
+        ("loss", "context", loss, seed, name) for name, of_one in losses.items() for seed, loss in enumerate(of_one)
+    ]
+    rows += [("loss", "whole", 3.4, seed, name) for name in losses for seed in (0, 1)]
+    frame = pd.DataFrame(rows, columns=["metric", "part", "score", "seed", "variant"]).assign(source="recorded")
+    told = causal2vec.unevenly_learned(pd.concat([frame, frame.assign(source="this run", score=1.0)]))
+    assert told == {"most": "In 1 of 3 trainings the contextual half of most did not learn."}
+
+
 GAPS = choices.printed({table: papers.published(f"causal2vec_{table}") for table in choices.STANDARD})
 
 

@@ -76,6 +76,23 @@ def parts_learned(rows: pd.DataFrame) -> dict[str, str]:
     return {variant: why or (unmeasured | of_half).get(variant, "") for variant, why in of_whole.items()}
 
 
+def unevenly_learned(rows: pd.DataFrame) -> dict[str, str]:
+    """A sentence on each variant whose contextual half learned on average, but not in every training.
+
+    Args:
+        rows: As for :func:`parts_learned`.
+    """
+    rows = judged(rows)
+    losses = rows[(rows["metric"] == "loss") & rows["part"].isin(["context", "encoder"])]
+    found = {}
+    for variant, of_one in losses.groupby("variant"):
+        missed = sum(bool(why) for _, seed in of_one.groupby("seed") for why in learned(seed).values())
+        if missed and not learned(of_one)[variant]:
+            trainings = of_one["seed"].nunique()
+            found[variant] = f"In {missed} of {trainings} trainings the contextual half of {variant} did not learn."
+    return found
+
+
 def texts_by_kind(sizes: Scale) -> dict[str, tuple[list[str], str | None]]:
     """Texts of each kind in suite docs and their instruction, as many as a probe of the scale reads."""
     pairs = load_docs().split("test").head(sizes.probe_texts)

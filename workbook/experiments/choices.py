@@ -7,6 +7,7 @@ Texts end in EOS, as in the paper: with that suffix the half of the contextual t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ from ..evaluation.effects import Quantity
 from ..methods import icl
 from ..training.recipe import Recipe
 from . import compare
-from .causal2vec import evaluate_variant, parts_learned, without_context
+from .causal2vec import evaluate_variant, parts_learned, unevenly_learned, without_context
 from .compare import KINDS, contrasts, differences, judged, quantities
 from .grid import SUITES, Experiment, Variant
 from .sinks import WHOLE_EOS, arm, fewer, inside, recipe
@@ -321,4 +322,6 @@ def claimed(rows: pd.DataFrame, encoders: pd.DataFrame, shown: pd.DataFrame) -> 
 def _whole(rows: pd.DataFrame, variants: Mapping[str, str]) -> dict[str, Quantity]:
     rows = judged(rows)
     scores = rows[(rows["metric"] == "score") & (rows["part"] == "whole")]
-    return quantities(scores, variants, learning=parts_learned(rows))
+    made, uneven = quantities(scores, variants, learning=parts_learned(rows)), unevenly_learned(rows)
+    said = {name: " ".join(filter(None, [one.caveat, uneven.get(variants[name])])) for name, one in made.items()}
+    return {name: replace(one, caveat=said[name]) for name, one in made.items()}
