@@ -59,7 +59,7 @@ def main() -> None:
 def cells(model: SentenceTransformer, texts: list[str], batch: int, parted: bool) -> int:
     """Tokens that are computed, padding among them."""
     length = [len(one.input_ids) for one in model[0].encode_texts(texts)]
-    a_pass = passes._PASS["cpu"] if parted else NEVER
+    a_pass = passes._PASS.get(model.device.type, passes._PASS_ELSEWHERE) if parted else NEVER
     parts = [passes.groups_of_like_length(length[at : at + batch], a_pass) for at in range(0, len(texts), batch)]
     return sum(len(rows) * widest for part in parts for rows, widest in part)
 

@@ -196,4 +196,4 @@ def test_a_rounded_model_is_saved_and_turns_vectors_as_in_float32(tmp_path, form
         again = load_embedder(tmp_path / device, device=device)
         np.testing.assert_array_equal(again.encode(COMPRESSED), small.encode(COMPRESSED))
         turned.append(compress.drift(model, small, COMPRESSED))
-    assert turned[1] < 1.5 * turned[0] + 1e-3
+    assert turned[0] / 1.5 < turned[1] < 1.5 * turned[0] + 1e-3

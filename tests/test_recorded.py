@@ -78,7 +78,16 @@ def test_the_records_of_the_project():
 
 SCALES = dict.fromkeys(
     (
-        *("01_untrained", "01_encoder", "01_prefix", "03_recipes", "04_pooling", "04_hybrid", "04_keywords"),
+        *(
+            "01_untrained",
+            "01_encoder",
+            "01_prefix",
+            "03_recipes",
+            "03_released",
+            "04_pooling",
+            "04_hybrid",
+            "04_keywords",
+        ),
         *(
             "04_clusters",
             "04_dial",
@@ -109,7 +118,6 @@ STANDING = {
     "03_pooling": ("night", 39),
     "03_dictionary": ("night", 46),
     "03_latents": ("night", 6),
-    "03_released": ("night", 15),
     "04_mixture": ("night", 9),
     "05_ladder": ("night", 12),
     "05_layers": ("night", 8),

@@ -103,7 +103,7 @@ def levels(rows: pd.DataFrame, tasks: Mapping[Tasks, str], by: Sequence[str] = (
 
     Args:
         rows: Columns of ``by``, seed, task, outcomes and trained.
-        tasks: Labels of what is measured.
+        tasks: Labels of tasks, of suites or of several tasks together, by :data:`Tasks`.
         by: Columns that identify a group.
 
     Returns:
@@ -141,7 +141,7 @@ def differences(rows: pd.DataFrame, pairs: Mapping[str, tuple[str, str]], tasks:
     Args:
         rows: As for :func:`quantities`.
         pairs: Two variants, by the name of their difference.
-        tasks: Labels of what is measured.
+        tasks: Labels of tasks, of suites or of several tasks together, by :data:`Tasks`.
 
     Returns:
         Columns ``pair``, ``task``, ``points``, ``low``, ``high``, ``detectable``, in the order given, without pairs of
@@ -161,7 +161,7 @@ def contrasts(
     Args:
         rows: As for :func:`quantities`.
         weights: Weights of the variants by the name of the sum: ``{"a - b": {"a": 1, "b": -1}}``.
-        tasks: Labels of what is measured.
+        tasks: Labels of tasks, of suites or of several tasks together, by :data:`Tasks`.
 
     Returns:
         As from :func:`differences`, without sums of which a variant was not measured.

@@ -302,7 +302,7 @@ def gains(rows: pd.DataFrame) -> pd.DataFrame:
 def apart(rows: pd.DataFrame) -> pd.DataFrame:
     """What is the dictionary's: poolings that differ in one part, and each without what its dictionary adds.
 
-    That is silenced as a whole, and of dictionaries of 64 latents the one latent alone that adds most.
+    That is silenced as a whole, and of 64 latents also the one alone that adds most (`workbook.probes.influence`).
 
     Args:
         rows: As for :func:`gains`.
