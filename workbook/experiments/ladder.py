@@ -7,6 +7,7 @@ does not help. At night they trained on one machine, but for seeds 1 and 2 of Bi
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from . import compare
 from .causal2vec import evaluate_variant, halves, without_context
 from .compare import KINDS, differences, judged
 from .grid import SUITES, Experiment, Variant
-from .sinks import LAST, arm
+from .sinks import ALONE, ENCODER, LAST, arm
 from .suite import held_out_loss, kept_along, read_once, smaller
 
 if TYPE_CHECKING:
@@ -51,9 +52,10 @@ COMPARED = {
     "with C's MLP output, at one length - last token": (ONE_LENGTH, LAST),
     "with C's MLP output, trained so - last token": (TRAINED_SO, LAST),
     "with C's MLP output, trained so - scaled after": (TRAINED_SO, ONE_LENGTH),
+    "with C's MLP output, trained so - encoder alone": (TRAINED_SO, ENCODER),
 }
-"""Variants that are compared, by the name of their difference. The two before the last two were chosen when the record
-was known.
+"""Variants that are compared, by the name of their difference. Those of :data:`ONE_LENGTH` against the printed form and
+the last token, and the encoder alone as a control of what one gains, were chosen when a record was known.
 """
 
 AGAINST_LAST = {"C in the input": CONTEXTUAL, "both states": WHOLE, "with C's MLP output": "Bi-EOS"}
@@ -123,19 +125,21 @@ LADDER = Experiment(
     inputs=(*SUITES, "texts/graded.csv"),
     rerun_variants=(WHOLE,),
 )
-EXPERIMENTS = (LADDER,)
+BESIDE = replace(ALONE, name="05_beside", sizes=_sizes)
+"""The encoder alone on the ladder's own queries and texts."""
+EXPERIMENTS = (LADDER, BESIDE)
 
 
 def wholes(rows: pd.DataFrame) -> pd.DataFrame:
     """Scores of whole vectors, with :data:`ONE_LENGTH` as a variant of its own.
 
     Args:
-        rows: Of :data:`LADDER`, as from ``Run.experiment``.
+        rows: Of :data:`LADDER`, and of :data:`BESIDE` if it is to be compared, as from ``Run.experiment``.
 
     Returns:
         The rows of the metric ``score`` and the part ``whole``, and those of Bi-EOS' part ``equal lengths``.
     """
-    scores = judged(rows).query("metric == 'score'")
+    scores = judged(rows).query("metric == 'score'").fillna({"part": "whole"})
     equal = scores.query("variant == 'Bi-EOS' and part == 'equal lengths'").assign(variant=ONE_LENGTH)
     return pd.concat([scores.query("part == 'whole'"), equal], ignore_index=True)
 
