@@ -279,7 +279,7 @@ _AGAINST = {
     "trained, 512 - linear": (trained(512), "mean + linear"),
     "self-attention - MLP": ("self-attention", "mean + MLP"),
 }
-_ALONE = (trained(64), random(64), _WITHOUT, f"random {_WITHOUT}", trained(512), random(512))
+_ALONE = (trained(64), random(64), _WITHOUT, f"random {_WITHOUT}", trained(512))
 
 
 def gains(rows: pd.DataFrame) -> pd.DataFrame:
