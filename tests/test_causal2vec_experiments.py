@@ -164,7 +164,7 @@ def test_printed_differences_are_those_of_the_tables():
     ]
     assert found.loc["C in the input - last token"].tolist() == [0.24, 0.37]
     assert found.loc["both states - C in the input"].tolist() == [0.19, 0.48]
-    assert found.loc["with C's MLP output - C in the input"].tolist() == [0.08, 0.15]  # table 10: 64.39 and 67.68
+    assert found.loc["Bi-EOS - C in the input"].tolist() == [0.08, 0.15]  # table 10: 64.39 and 67.68
     assert found.loc["both states - last token"].tolist() == [0.56, 0.72]
 
 
