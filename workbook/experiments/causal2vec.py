@@ -86,7 +86,7 @@ def unevenly_learned(rows: pd.DataFrame) -> dict[str, str]:
     losses = rows[(rows["metric"] == "loss") & rows["part"].isin(["context", "encoder"])]
     found = {}
     for variant, of_one in losses.groupby("variant"):
-        missed = sum(bool(why) for _, seed in of_one.groupby("seed") for why in learned(seed).values())
+        missed = sum(bool(learned(training)[variant]) for _, training in of_one.groupby("seed"))
         if missed and not learned(of_one)[variant]:
             trainings = of_one["seed"].nunique()
             found[variant] = f"In {missed} of {trainings} trainings the contextual half of {variant} did not learn."

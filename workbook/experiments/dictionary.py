@@ -270,9 +270,10 @@ RELEASED = replace(
 )
 """Decoder and steps differ from :data:`DICTIONARY`, so that only differences within one of them compare poolings."""
 
+_DRAWN = (1, 64, 512)  # of LATENTS: figures have no room for the others
 # Differences by their labels, and what is silenced.
 _AGAINST = {
-    **{f"trained - random, {latents}": (trained(latents), random(latents)) for latents in (1, 64, 512)},
+    **{f"trained - random, {latents}": (trained(latents), random(latents)) for latents in _DRAWN},
     "trained - random, 64, without MLP": (_WITHOUT, f"random {_WITHOUT}"),
     "dictionary without MLP, 64 - linear": (_WITHOUT, "mean + linear"),
     **{f"trained, {latents} - MLP": (trained(latents), "mean + MLP") for latents in (64, 512)},
@@ -293,7 +294,7 @@ def gains(rows: pd.DataFrame) -> pd.DataFrame:
         Rows for `workbook.figures.forest`: ``label`` (the pooling ``- mean``), ``panel`` (the suite), ``effect`` in
         points, ``low`` and ``high`` (95 %, not corrected), ``detectable``, ``threshold``.
     """
-    dropped = {"mean", *(kind(latents) for kind in (trained, random) for latents in (4, 16))}
+    dropped = {"mean", *(kind(latents) for kind in (trained, random) for latents in {*LATENTS} - {*_DRAWN})}
     arms = [arm for arm in rows["variant"].unique() if arm not in dropped]
     suites = {suite: suite for suite in OFFLINE_SUITES}
     return _drawn(rows[rows["metric"] == "score"], {f"{arm} - mean": (arm, "mean") for arm in arms}, suites)
